@@ -39,7 +39,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#if defined(_WIN32)
+#if defined(_WIN32) && defined(HOTSET_BUILDING)
+#define HOTSET_API __declspec(dllexport)
+#elif defined(_WIN32)
 #define HOTSET_API __declspec(dllimport)
 #else
 #define HOTSET_API __attribute__((visibility("default")))
