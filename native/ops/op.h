@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: Apache-2.0
+// What an operator is to the executor: a factory that checks the node, and a kernel that infers shapes and runs.
+//
+// One operator is one file: a Kernel class, its factory, and a table at the end:
+//
+//     HOTSET_OPS(gather, {"", "Gather", 1, kLatest, make_gather});
+//
+// The build finds files by the text HOTSET_OPS and lists them (tools/gen_op_table.py); the name is the file's stem.
+#pragma once
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string_view>
+
+#include "base/status.h"
+#include "base/tensor.h"
+#include "base/thread_pool.h"
+#include "model/graph.h"
+
+namespace hotset::ops {
+
+enum class CpuActivation { by_node, exact, int8 };  // hotset.cpu_activation = auto | float | int8
+
+// Session options that kernels read, fixed when the session is created.
+struct OpConfig {
+  CpuActivation cpu_activation = CpuActivation::by_node;
+  int n_threads = 1;
+};
+
+// The node at session creation. Types and constants are known here, shapes of constants too; other shapes are not.
+class OpContext {
+ public:
+  OpContext(const model::Graph& graph, const model::Node& node, const OpConfig& config) : graph_(graph), node_(node), config_(config) {}
+  const model::Node& node() const { return node_; }
+  const OpConfig& config() const { return config_; }
+  int n_inputs() const { return static_cast<int>(node_.inputs.size()); }
+  int n_outputs() const { return static_cast<int>(node_.outputs.size()); }
+  bool has_input(int i) const { return i < n_inputs() && node_.inputs[i] != model::kNone; }
+  bool has_output(int i) const { return i < n_outputs() && node_.outputs[i] != model::kNone; }
+  // The input as a constant of the model, or null. Its data pointer is null when only planning (no weights mapped).
+  const Tensor* constant(int i) const {
+    const model::Constant* c = i < n_inputs() ? graph_.constant(node_.inputs[i]) : nullptr;
+    return c ? &c->tensor : nullptr;
+  }
+  // A failure of this node: "node 'x' (Op): text".
+#if defined(__GNUC__)
+  __attribute__((format(printf, 3, 4)))
+#endif
+  Status fail(Code code, const char* format, ...) const;
+
+ private:
+  const model::Graph& graph_;
+  const model::Node& node_;
+  const OpConfig& config_;
+};
+
+// Shape inference for one set of input shapes. The planner implements it.
+class InferContext {
+ public:
+  virtual ~InferContext() = default;
+  virtual bool has_input(int i) const = 0;
+  virtual bool has_output(int i) const = 0;       // false for an output nobody names
+  virtual DType dtype(int i) const = 0;           // of input i
+  virtual const Shape& shape(int i) const = 0;    // of input i
+  // Content of input i if it is known now (a constant, or derived from shapes), else null. Only inputs in
+  // Kernel::shape_inputs() may be asked for. When it is null, return defer(i): the node is inferred again right before it
+  // runs, when all inputs exist.
+  virtual const Tensor* known(int i) const = 0;
+  virtual Status defer(int i) = 0;
+  virtual void set_output(int i, DType dtype, const Shape& shape) = 0;
+  // Output `out` is the same memory as input `in`, from `byte_offset` on; run() does nothing for it.
+  virtual void alias(int out, int in, size_t byte_offset = 0) = 0;
+  // Output `out` may be written over input `in` (same size) if nobody else needs that input: element i of the output
+  // depends on nothing of the input but element i.
+  virtual void may_overwrite(int out, int in) = 0;
+  // Content of output `out` (set_output comes first), for operators that know it without their inputs' content (Shape).
+  virtual void* provide(int out) = 0;
+  // Scratch for run(), 64-byte aligned, content undefined.
+  virtual void set_workspace(size_t bytes) = 0;
+  virtual int n_threads() const = 0;
+};
+
+// One run of one node.
+struct RunContext {
+  std::span<Tensor* const> inputs;   // null where absent
+  std::span<Tensor* const> outputs;  // null where nobody names it
+  void* workspace;
+  ThreadPool* pool;
+
+  const Tensor* input(int i) const { return static_cast<size_t>(i) < inputs.size() ? inputs[i] : nullptr; }
+  Tensor* output(int i) const { return static_cast<size_t>(i) < outputs.size() ? outputs[i] : nullptr; }
+};
+
+class Kernel {
+ public:
+  virtual ~Kernel() = default;
+  // Checks shapes and sets every named output. Texts need not name the node: the caller adds it.
+  virtual Status infer(InferContext& context) = 0;
+  // Several threads may run one kernel at once: no member may change.
+  virtual Status run(const RunContext& context) const = 0;
+  // Bit i: shapes or kernel choice depend on the content of input i.
+  virtual uint32_t shape_inputs() const { return 0; }
+  // False when run() and the outputs never depend on the content of any input (Shape, Size).
+  virtual bool reads_content() const { return true; }
+  // Name of what serves the node, for `info` and `doctor`.
+  virtual std::string_view implementation() const { return "reference"; }
+};
+
+using Factory = Result<std::unique_ptr<Kernel>> (*)(const OpContext& context);
+
+inline constexpr int kLatest = 1 << 20;
+
+struct OpEntry {
+  std::string_view domain, op_type;
+  int since, until;  // opset versions served, inclusive
+  Factory create;
+};
+
+struct OpList {
+  const OpEntry* entries;
+  size_t count;
+};
+
+// Defines the table of one file; `stem` is the file's name without .cpp:  HOTSET_OPS(gather, {...}, {...})
+#define HOTSET_OPS(stem, ...)                                  \
+  static constexpr OpEntry kEntries_##stem[] = {__VA_ARGS__}; \
+  extern const OpList ops_##stem;                             \
+  const OpList ops_##stem = {kEntries_##stem, sizeof(kEntries_##stem) / sizeof(kEntries_##stem[0])}
+
+// The entry that serves an operator, or null. *known is set when the operator exists in another opset version.
+const OpEntry* find_op(std::string_view domain, std::string_view op_type, int opset, bool* known);
+bool has_kernel(std::string_view domain, std::string_view op_type);
+
+}  // namespace hotset::ops
