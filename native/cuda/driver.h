@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+// The NVIDIA driver, loaded at run time: the few functions we call, declared by hand so that host code builds without any
+// CUDA header, and what the machine has.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#if defined(_WIN32)
+#define HOTSET_CUDAAPI __stdcall
+#else
+#define HOTSET_CUDAAPI
+#endif
+
+namespace hotset::cuda {
+
+using Result = int;  // CUresult
+using Device = int;
+using DevicePtr = std::uint64_t;
+using Context = struct ContextTag*;
+using Library = struct LibraryTag*;
+using Kernel = struct KernelTag*;
+using Function = struct FunctionTag*;
+using Stream = struct StreamTag*;
+
+struct LaunchConfig {  // CUlaunchConfig
+  unsigned grid_x, grid_y, grid_z;
+  unsigned block_x, block_y, block_z;
+  unsigned shared_bytes;
+  Stream stream;
+  void* attributes;
+  unsigned n_attributes;
+};
+
+// X(member, exported name, CUDA version of the signature, parameters); tests/cuda/check_cuda_abi.cpp compares with cuda.h.
+#define HOTSET_CUDA_FUNCTIONS(X)                                                                                        \
+  X(init, "cuInit", 2000, (unsigned))                                                                                   \
+  X(driver_get_version, "cuDriverGetVersion", 2020, (int*))                                                             \
+  X(get_error_name, "cuGetErrorName", 6000, (Result, const char**))                                                     \
+  X(get_error_string, "cuGetErrorString", 6000, (Result, const char**))                                                 \
+  X(device_get_count, "cuDeviceGetCount", 2000, (int*))                                                                 \
+  X(device_get, "cuDeviceGet", 2000, (Device*, int))                                                                    \
+  X(device_get_name, "cuDeviceGetName", 2000, (char*, int, Device))                                                     \
+  X(device_total_mem, "cuDeviceTotalMem", 3020, (std::size_t*, Device))                                                 \
+  X(device_get_attribute, "cuDeviceGetAttribute", 2000, (int*, int, Device))                                            \
+  X(primary_ctx_retain, "cuDevicePrimaryCtxRetain", 7000, (Context*, Device))                                           \
+  X(primary_ctx_release, "cuDevicePrimaryCtxRelease", 11000, (Device))                                                  \
+  X(ctx_push, "cuCtxPushCurrent", 4000, (Context))                                                                      \
+  X(ctx_pop, "cuCtxPopCurrent", 4000, (Context*))                                                                       \
+  X(library_load_data, "cuLibraryLoadData", 12000, (Library*, const void*, int*, void**, unsigned, int*, void**, unsigned)) \
+  X(library_get_kernel, "cuLibraryGetKernel", 12000, (Kernel*, Library, const char*))                                   \
+  X(library_unload, "cuLibraryUnload", 12000, (Library))                                                                \
+  X(kernel_get_function, "cuKernelGetFunction", 12000, (Function*, Kernel))                                             \
+  X(launch_kernel_ex, "cuLaunchKernelEx", 11060, (const LaunchConfig*, Function, void**, void**))                       \
+  X(mem_alloc, "cuMemAlloc", 3020, (DevicePtr*, std::size_t))                                                           \
+  X(mem_free, "cuMemFree", 3020, (DevicePtr))                                                                           \
+  X(memcpy_dtoh_async, "cuMemcpyDtoHAsync", 3020, (void*, DevicePtr, std::size_t, Stream))                              \
+  X(stream_create, "cuStreamCreate", 2000, (Stream*, unsigned))                                                         \
+  X(stream_synchronize, "cuStreamSynchronize", 2000, (Stream))                                                          \
+  X(stream_destroy, "cuStreamDestroy", 4000, (Stream))
+
+enum class DriverState {
+  kReady,
+  kNoDriver,  // no library to load
+  kNoDevice,  // a driver and no GPU
+  kUnusable,  // too old, damaged, or not matching the kernel module
+};
+
+struct Driver {
+#define X(member, symbol, version, parameters) Result(HOTSET_CUDAAPI* member) parameters = nullptr;
+  HOTSET_CUDA_FUNCTIONS(X)
+#undef X
+  DriverState state = DriverState::kNoDriver;
+  int version = 0;   // as cuDriverGetVersion: 13000 is CUDA 13.0; 0 unknown
+  std::string why;   // one sentence when state is not kReady
+
+  // "CUDA_ERROR_NO_DEVICE: no CUDA-capable device is detected" for a result of this driver.
+  std::string describe(Result result) const;
+};
+
+// Loads `path`, or with nullptr the system's driver from its usual places. Functions are valid only in state kReady.
+// The library is never unloaded: the driver does not survive that.
+Driver load_driver(const char* path);
+
+// The driver of this process: loaded on first use from $HOTSET_LIBCUDA or the usual places, then kept.
+const Driver& driver();
+
+struct DeviceInfo {
+  std::string name;
+  int compute_major = 0;
+  int compute_minor = 0;
+  int driver_version = 0;
+  std::uint64_t memory_bytes = 0;
+};
+
+// Number of GPUs in *n (0 without a usable driver). *note says in one sentence which driver there is or why no GPU is usable.
+// Returns *n > 0.
+bool device_count(int* n, std::string* note);
+
+// False with *why set (may be nullptr) when there is no such device or the driver fails.
+bool device_info(int index, DeviceInfo* out, std::string* why = nullptr);
+
+}  // namespace hotset::cuda
