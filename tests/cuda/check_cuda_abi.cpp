@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+// Compile-only: our declarations of the driver against NVIDIA's cuda.h and cudaTypedefs.h, where those are installed.
+#include <cuda.h>
+#include <cudaTypedefs.h>
+
+#include <cstddef>
+#include <type_traits>
+
+#include "cuda/driver.h"
+
+namespace {
+
+// Same shape: as many parameters, each as large, pointers where pointers are.
+template <class A, class B>
+struct Same;
+template <class R, class... A, class S, class... B>
+struct Same<R (*)(A...), S (*)(B...)> {
+  static constexpr bool value = [] {
+    if constexpr (sizeof...(A) != sizeof...(B)) {
+      return false;
+    } else {
+      return ((sizeof(A) == sizeof(B) && std::is_pointer_v<A> == std::is_pointer_v<B>) && ...) && sizeof(R) == sizeof(S);
+    }
+  }();
+};
+
+using D = hotset::cuda::Driver;
+using L = hotset::cuda::LaunchConfig;
+
+#define CHECK(member, theirs) static_assert(Same<decltype(D::member), theirs>::value, #member)
+CHECK(init, PFN_cuInit_v2000);
+CHECK(driver_get_version, PFN_cuDriverGetVersion_v2020);
+CHECK(get_error_name, PFN_cuGetErrorName_v6000);
+CHECK(get_error_string, PFN_cuGetErrorString_v6000);
+CHECK(device_get_count, PFN_cuDeviceGetCount_v2000);
+CHECK(device_get, PFN_cuDeviceGet_v2000);
+CHECK(device_get_name, PFN_cuDeviceGetName_v2000);
+CHECK(device_total_mem, PFN_cuDeviceTotalMem_v3020);
+CHECK(device_get_attribute, PFN_cuDeviceGetAttribute_v2000);
+CHECK(primary_ctx_retain, PFN_cuDevicePrimaryCtxRetain_v7000);
+CHECK(primary_ctx_release, PFN_cuDevicePrimaryCtxRelease_v11000);
+CHECK(ctx_push, PFN_cuCtxPushCurrent_v4000);
+CHECK(ctx_pop, PFN_cuCtxPopCurrent_v4000);
+CHECK(library_load_data, PFN_cuLibraryLoadData_v12000);
+CHECK(library_get_kernel, PFN_cuLibraryGetKernel_v12000);
+CHECK(library_unload, PFN_cuLibraryUnload_v12000);
+CHECK(kernel_get_function, PFN_cuKernelGetFunction_v12000);
+CHECK(launch_kernel_ex, PFN_cuLaunchKernelEx_v11060);
+CHECK(mem_alloc, PFN_cuMemAlloc_v3020);
+CHECK(mem_free, PFN_cuMemFree_v3020);
+CHECK(memcpy_dtoh_async, PFN_cuMemcpyDtoHAsync_v3020);
+CHECK(stream_create, PFN_cuStreamCreate_v2000);
+CHECK(stream_synchronize, PFN_cuStreamSynchronize_v2000);
+CHECK(stream_destroy, PFN_cuStreamDestroy_v4000);
+
+static_assert(sizeof(L) == sizeof(CUlaunchConfig));
+static_assert(offsetof(L, shared_bytes) == offsetof(CUlaunchConfig, sharedMemBytes));
+static_assert(offsetof(L, stream) == offsetof(CUlaunchConfig, hStream));
+static_assert(offsetof(L, n_attributes) == offsetof(CUlaunchConfig, numAttrs));
+static_assert(sizeof(CUdeviceptr) == sizeof(hotset::cuda::DevicePtr) && sizeof(CUdevice) == sizeof(hotset::cuda::Device));
+static_assert(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR == 75 && CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR == 76);
+static_assert(CU_STREAM_NON_BLOCKING == 1 && CUDA_ERROR_NO_DEVICE == 100);
+
+}  // namespace
