@@ -94,14 +94,20 @@ struct RunContext {
 class Kernel {
  public:
   virtual ~Kernel() = default;
+  // Several threads may infer and run one kernel at once: no member changes after the factory.
   // Checks shapes and sets every named output. Texts need not name the node: the caller adds it.
-  virtual Status infer(InferContext& context) = 0;
-  // Several threads may run one kernel at once: no member may change.
+  virtual Status infer(InferContext& context) const = 0;
   virtual Status run(const RunContext& context) const = 0;
   // Bit i: shapes or kernel choice depend on the content of input i.
   virtual uint32_t shape_inputs() const { return 0; }
   // False when run() and the outputs never depend on the content of any input (Shape, Size).
   virtual bool reads_content() const { return true; }
+  // Input whose buffer the caller may also bind as the buffer of output `out` (present K/V over past K/V), or -1. run()
+  // then sees equal data pointers.
+  virtual int in_place_input(int out) const {
+    (void)out;
+    return -1;
+  }
   // Name of what serves the node, for `info` and `doctor`.
   virtual std::string_view implementation() const { return "reference"; }
 };
