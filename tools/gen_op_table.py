@@ -2,17 +2,25 @@
 """Write the table of all operator files, so that a new operator is one new file in native/ops.
 
 usage: gen_op_table.py OUTPUT SOURCE...
-A source that contains `HOTSET_OPS(` defines `ops_<stem>`; the others are helpers.
+A source with a line `HOTSET_OPS(<stem>, ...` defines `ops_<stem>`; the others are helpers.
 """
 
 import pathlib
+import re
 import sys
 
 
 def main() -> None:
     output = pathlib.Path(sys.argv[1])
     sources = [pathlib.Path(s) for s in sys.argv[2:]]
-    stems = sorted(s.stem for s in sources if "HOTSET_OPS(" in s.read_text(encoding="utf-8"))
+    stems = []
+    for source in sources:
+        table = re.search(r"^\s*HOTSET_OPS\(\s*(\w+)", source.read_text(encoding="utf-8"), re.M)
+        if table and table.group(1) != source.stem:
+            sys.exit(f"{source}: HOTSET_OPS({table.group(1)}, ...) must be named as its file, {source.stem}")
+        if table:
+            stems.append(source.stem)
+    stems.sort()
     declarations = "".join(f"extern const OpList ops_{stem};\n" for stem in stems)
     rows = "".join(f"    &ops_{stem},\n" for stem in stems) or "    nullptr,\n"
     text = (
