@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Shared fixtures: the source tree and a Meson build folder with the native test programs in it."""
+
+import contextlib
+import os
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+
+
+def tool_environment() -> dict[str, str]:
+    """This Python's scripts (ninja, meson) come first, also when its virtual environment is not activated."""
+    return os.environ | {"PATH": str(pathlib.Path(sys.executable).parent) + os.pathsep + os.environ.get("PATH", "")}
+
+
+@contextlib.contextmanager
+def locked(path: pathlib.Path):
+    """One pytest-xdist worker builds, the others wait."""
+    import fcntl
+
+    with open(path, "w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def run_tool(*command) -> None:
+    done = subprocess.run(
+        [str(c) for c in command], cwd=ROOT, env=tool_environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+    if done.returncode != 0:
+        pytest.fail(" ".join(map(str, command)) + "\n" + done.stdout[-8000:], pytrace=False)
+
+
+@pytest.fixture(scope="session")
+def source_root() -> pathlib.Path:
+    return ROOT
+
+
+@pytest.fixture(scope="session")
+def native_build() -> pathlib.Path:
+    """A configured build folder, all native programs built: build-tests, or the one that HOTSET_TEST_BUILD names."""
+    folder = pathlib.Path(os.environ.get("HOTSET_TEST_BUILD") or ROOT / "build-tests")
+    folder.mkdir(parents=True, exist_ok=True)
+    meson = [sys.executable, "-m", "mesonbuild.mesonmain"]
+    with locked(folder / ".lock"):
+        configured = (folder / "build.ninja").exists()
+        # Reconfigured each time: the source lists are made by looking at the folders.
+        run_tool(*meson, "setup", *(["--reconfigure"] if configured else []), folder, ROOT, "-Dtests=true")
+        run_tool(*meson, "compile", "-C", folder)
+    return folder
