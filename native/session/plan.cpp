@@ -1,0 +1,446 @@
+// SPDX-License-Identifier: Apache-2.0
+// Incremental shape inference and memory layout.
+#include "session/plan.h"
+
+#include <algorithm>
+#include <climits>
+#include <cstring>
+#include <map>
+
+namespace hotset {
+
+namespace {
+constexpr size_t kMaxKnownBytes = size_t{1} << 20;  // content that shapes depend on is small; larger values make a step dynamic
+size_t aligned(size_t n) { return (n + AlignedBuffer::kAlignment - 1) & ~(AlignedBuffer::kAlignment - 1); }
+}  // namespace
+
+// The operator's view of one step during inference.
+class StepInfer final : public ops::InferContext {
+ public:
+  StepInfer(Plan& plan, const Step& step, bool dynamic) : plan_(plan), step_(step), dynamic_(dynamic) {}
+
+  bool has_input(int i) const override { return static_cast<size_t>(i) < step_.inputs.size() && step_.inputs[i] != model::kNone; }
+  bool has_output(int i) const override { return static_cast<size_t>(i) < step_.outputs.size() && step_.outputs[i] != model::kNone; }
+  DType dtype(int i) const override { return plan_.values_[step_.inputs[i]].tensor.dtype; }
+  const Shape& shape(int i) const override { return plan_.values_[step_.inputs[i]].tensor.shape; }
+  const Tensor* known(int i) const override {
+    if (!has_input(i)) return nullptr;
+    return plan_.known(step_.inputs[i], dynamic_);
+  }
+  Status defer(int) override {
+    deferred_ = true;
+    return {};
+  }
+  void set_output(int i, DType dtype, const Shape& shape) override {
+    if (!has_output(i)) return;
+    int64_t n = 0;
+    size_t bytes = 0;
+    if (!checked_size(shape.dims(), &n) || !dense_bytes(dtype, n, &bytes)) {
+      error_ = fail(Code::invalid_argument, "output %d would have the impossible shape %s of %s", i, to_text(shape).c_str(), dtype_name(dtype));
+      return;
+    }
+    PlanValue& v = value(i);
+    v.tensor.dtype = dtype;
+    v.tensor.shape = shape;
+    v.bytes = bytes;
+  }
+  void alias(int out, int in, size_t byte_offset) override {
+    if (!has_output(out)) return;
+    value(out).view_of = step_.inputs[in];
+    value(out).view_offset = byte_offset;
+  }
+  void may_overwrite(int out, int in) override {
+    if (has_output(out) && has_input(in)) value(out).overwrites = step_.inputs[in];
+  }
+  void* provide(int out) override {
+    PlanValue& v = value(out);
+    v.content.resize(std::max<size_t>(v.bytes, 1));
+    v.is_known = true;
+    v.tensor.data = v.content.data();
+    return v.content.data();
+  }
+  void set_workspace(size_t bytes) override { workspace_ = bytes; }
+  int n_threads() const override { return plan_.program_.config().n_threads; }
+
+  bool deferred() const { return deferred_; }
+  size_t workspace() const { return workspace_; }
+  Status take_error() { return std::move(error_); }
+
+ private:
+  PlanValue& value(int out) { return plan_.values_[step_.outputs[out]]; }
+  Plan& plan_;
+  const Step& step_;
+  const bool dynamic_;
+  bool deferred_ = false;
+  size_t workspace_ = 0;
+  Status error_;
+};
+
+Plan::Plan(const Program& program)
+    : program_(program), values_(program.graph().values.size()), dirty_(values_.size(), 0), workspace_(program.steps().size(), 0),
+      inferred_(program.steps().size(), 0), requested_(program.graph().outputs.size(), 0) {
+  for (size_t id = 0; id < values_.size(); ++id)
+    if (const Tensor* c = program.constant(static_cast<int32_t>(id))) set_constant(static_cast<int32_t>(id), *c);
+}
+
+void Plan::set_constant(int32_t id, const Tensor& tensor) {
+  PlanValue& v = values_[id];
+  v.tensor = tensor;
+  v.bytes = tensor.bytes();
+  v.place = Place::constant;
+  v.root = id;
+}
+
+const Tensor* Plan::known(int32_t id, bool dynamic) {
+  PlanValue& v = values_[id];
+  if (v.place == Place::constant || dynamic) return v.tensor.data || v.bytes == 0 ? &v.tensor : nullptr;
+  if (!v.is_known) return nullptr;
+  v.known_tensor = v.tensor;
+  v.known_tensor.data = v.content.data();
+  return &v.known_tensor;
+}
+
+Status Plan::set_input(int i, const Tensor& tensor) {
+  const int32_t id = program_.graph().inputs[i];
+  PlanValue& v = values_[id];
+  bool changed = v.place != Place::input || v.tensor.dtype != tensor.dtype || !(v.tensor.shape == tensor.shape);
+  if (changed) {
+    v.place = Place::input;
+    v.root = id;
+    v.tensor.dtype = tensor.dtype;
+    v.tensor.shape = tensor.shape;
+    v.bytes = tensor.bytes();
+    v.is_known = false;
+  }
+  if (program_.needed(id) && v.bytes <= kMaxKnownBytes) {
+    if (!v.is_known || (v.bytes && std::memcmp(v.content.data(), tensor.data, v.bytes) != 0)) {
+      v.content.resize(std::max<size_t>(v.bytes, 1));
+      if (v.bytes) std::memcpy(v.content.data(), tensor.data, v.bytes);
+      v.is_known = true;
+      changed = true;
+    }
+  }
+  v.tensor.data = tensor.data;
+  if (changed) dirty_[id] = any_dirty_ = true;
+  return {};
+}
+
+void Plan::set_requested(int output, bool requested) {
+  if (requested_[output] == static_cast<char>(requested)) return;
+  requested_[output] = requested;
+  layout_dirty_ = true;
+}
+
+// Runs a step whose outputs decide shapes and whose inputs are all known, into the plan's own memory.
+Status Plan::evaluate(const Step& step, size_t workspace) {
+  bool wanted = false;
+  for (int32_t id : step.outputs) wanted |= id != model::kNone && program_.needed(id) && !values_[id].is_known;
+  if (!wanted) return {};
+  auto& [inputs, outputs, in, out] = scratch_;  // members, so that a decode step allocates nothing
+  inputs.resize(std::max(inputs.size(), step.inputs.size()));
+  outputs.resize(std::max(outputs.size(), step.outputs.size()));
+  in.assign(step.inputs.size(), nullptr);
+  out.assign(step.outputs.size(), nullptr);
+  for (size_t i = 0; i < step.inputs.size(); ++i) {
+    if (step.inputs[i] == model::kNone) continue;
+    const Tensor* t = known(step.inputs[i], false);
+    if (!t) return {};
+    inputs[i] = *t;
+    in[i] = &inputs[i];
+  }
+  for (size_t i = 0; i < step.outputs.size(); ++i) {
+    if (step.outputs[i] == model::kNone) continue;
+    PlanValue& v = values_[step.outputs[i]];
+    if (v.bytes > kMaxKnownBytes) return {};
+    v.content.resize(std::max<size_t>(v.bytes, 1));
+    outputs[i] = v.tensor;
+    outputs[i].data = v.content.data();
+    out[i] = &outputs[i];
+  }
+  const AlignedBuffer memory(workspace);
+  HOTSET_TRY(step.kernel->run({in, out, memory.data(), &inline_pool_}));
+  for (int32_t id : step.outputs) {
+    if (id == model::kNone) continue;
+    PlanValue& v = values_[id];
+    if (v.view_of >= 0) {  // a view of known content: run() left it alone
+      const Tensor* source = known(v.view_of, false);
+      if (v.bytes) std::memcpy(v.content.data(), source->as<const std::byte>() + v.view_offset, v.bytes);
+    }
+    v.is_known = true;
+    v.tensor.data = v.content.data();
+  }
+  return {};
+}
+
+Status Plan::infer_step(const Step& step, size_t* workspace, bool dynamic, bool* deferred) {
+  for (int32_t id : step.outputs) {
+    if (id == model::kNone) continue;
+    PlanValue& v = values_[id];
+    v.view_of = v.overwrites = -1;
+    v.view_offset = 0;
+    v.is_known = false;
+  }
+  StepInfer context(*this, step, dynamic);
+  ++n_inferred_;
+  Status status = step.kernel->infer(context);
+  *deferred = context.deferred();
+  if (*deferred) return {};
+  if (status.ok()) status = context.take_error();
+  if (!status.ok()) return std::move(status).at(program_.node(step).text());
+  *workspace = context.workspace();
+  return {};
+}
+
+Status Plan::infer_constant(const Step& step, bool* deferred) {
+  size_t workspace = 0;
+  HOTSET_TRY(infer_step(step, &workspace, false, deferred));
+  if (!*deferred) workspace_constant_ = workspace;
+  return {};
+}
+
+Status Plan::infer_dynamic(int s) {
+  bool deferred = false;
+  HOTSET_TRY(infer_step(program_.steps()[s], &workspace_[s], true, &deferred));
+  HOTSET_FAIL_IF(deferred, internal, "%s: shape unknown although all inputs exist", program_.node(program_.steps()[s]).text().c_str());
+  return {};
+}
+
+Status Plan::prepare() {
+  if (!any_dirty_ && !layout_dirty_) return {};
+  const int n = static_cast<int>(program_.steps().size());
+  if (any_dirty_) {
+    int s = 0;
+    for (; s < n; ++s) {
+      const Step& step = program_.steps()[s];
+      bool stale = !inferred_[s];
+      for (int32_t id : step.inputs) stale |= id != model::kNone && dirty_[id];
+      if (!stale) continue;
+      before_.clear();
+      for (int32_t id : step.outputs) {
+        if (id == model::kNone) continue;
+        PlanValue& v = values_[id];
+        before_.push_back({v.tensor.dtype, v.tensor.shape, v.is_known, v.view_of, v.overwrites, v.view_offset});
+        v.content.swap(v.previous);
+      }
+      bool deferred = false;
+      size_t workspace = 0;
+      inferred_[s] = 0;  // until it succeeds, so that a failed plan is redone from here
+      HOTSET_TRY(infer_step(step, &workspace, false, &deferred));
+      if (deferred) break;
+      if (Status status = evaluate(step, workspace); !status.ok()) return std::move(status).at(program_.node(step).text());
+      if (workspace != workspace_[s]) {
+        workspace_[s] = workspace;
+        layout_dirty_ = true;
+      }
+      size_t k = 0;
+      for (int32_t id : step.outputs) {
+        if (id == model::kNone) continue;
+        const Before& b = before_[k++];
+        const PlanValue& v = values_[id];
+        const bool reshaped = b.dtype != v.tensor.dtype || !(b.shape == v.tensor.shape);
+        const bool moved = b.view_of != v.view_of || b.view_offset != v.view_offset || b.overwrites != v.overwrites || b.is_known != v.is_known;
+        const bool recomputed = v.is_known && (!b.is_known || v.previous != v.content);
+        if (reshaped || moved || recomputed || !inferred_[s]) dirty_[id] = 1;
+        if (reshaped || moved) layout_dirty_ = true;
+      }
+      inferred_[s] = 1;
+    }
+    if (s != first_dynamic_) layout_dirty_ = true;
+    first_dynamic_ = s;
+    for (int later = s; later < n; ++later) inferred_[later] = 0;
+    std::fill(dirty_.begin(), dirty_.end(), 0);
+    any_dirty_ = false;
+  }
+  if (layout_dirty_) {
+    layout();
+    layout_dirty_ = false;
+  }
+  return {};
+}
+
+void Plan::layout() {
+  ++n_layouts_;
+  const auto& steps = program_.steps();
+  const auto& graph = program_.graph();
+  active_.clear();
+  copies_.clear();
+  io_views_.clear();
+  for (PlanValue& v : values_) {
+    v.output = -1;
+    v.last_reader = -1;
+  }
+
+  // Places and roots, in the order in which values are made.
+  std::vector<char> runs(first_dynamic_, 0);
+  for (int s = 0; s < first_dynamic_; ++s) {
+    for (int32_t id : steps[s].outputs) {
+      if (id == model::kNone) continue;
+      PlanValue& v = values_[id];
+      v.root = id;
+      v.root_offset = 0;
+      if (v.is_known) {
+        v.place = Place::known;
+        v.tensor.data = v.content.data();
+      } else if (v.view_of >= 0) {
+        v.place = Place::view;
+        v.root = values_[v.view_of].root;
+        v.root_offset = values_[v.view_of].root_offset + v.view_offset;
+      } else {
+        v.place = Place::arena;
+        runs[s] = 1;
+      }
+    }
+  }
+  for (size_t s = first_dynamic_; s < steps.size(); ++s)
+    for (int32_t id : steps[s].outputs)
+      if (id != model::kNone) values_[id].place = Place::none;
+
+  // Last readers. What the dynamic part reads lives to the end.
+  const auto read = [&](int32_t id, int s) {
+    if (id != model::kNone && values_[id].root >= 0) values_[values_[id].root].last_reader = std::max(values_[values_[id].root].last_reader, s);
+  };
+  for (int s = 0; s < first_dynamic_; ++s)
+    if (runs[s])
+      for (int32_t id : steps[s].inputs) read(id, s);
+  for (size_t s = first_dynamic_; s < steps.size(); ++s)
+    for (int32_t id : steps[s].inputs)
+      if (id != model::kNone && values_[id].place != Place::none) read(id, INT_MAX);
+
+  // Requested outputs. A value in the arena moves to the caller's buffer; a view of all of such a value takes it along.
+  for (size_t o = 0; o < graph.outputs.size(); ++o) {
+    if (!requested_[o]) continue;
+    const int32_t id = graph.outputs[o];
+    PlanValue& v = values_[id];
+    if (v.place == Place::none) {  // made by the dynamic part
+      if (v.output < 0) v.output = static_cast<int>(o);
+      else copies_.emplace_back(static_cast<int>(o), id);
+      continue;
+    }
+    PlanValue& root = values_[v.root];
+    if (root.place == Place::arena && v.root_offset == 0 && v.bytes == root.bytes) {
+      root.place = Place::output;
+      root.output = static_cast<int>(o);
+    } else {
+      copies_.emplace_back(static_cast<int>(o), id);
+      root.last_reader = INT_MAX;
+    }
+  }
+
+  // Outputs written over an input that nobody reads later join the input's place.
+  for (int s = 0; s < first_dynamic_; ++s) {
+    for (int32_t id : steps[s].outputs) {
+      if (id == model::kNone) continue;
+      PlanValue& v = values_[id];
+      if (v.place == Place::view) {  // the root of its root may have joined another
+        v.root_offset = values_[v.view_of].root_offset + v.view_offset;
+        v.root = values_[v.view_of].root;
+      }
+      if (v.place != Place::arena || v.overwrites < 0) continue;
+      PlanValue& source = values_[v.overwrites];
+      if (source.root < 0) continue;
+      PlanValue& root = values_[source.root];
+      if (root.place != Place::arena || root.last_reader != s || source.root_offset != 0 || root.bytes != v.bytes || source.bytes != v.bytes) continue;
+      v.place = Place::view;
+      v.root = source.root;
+      v.root_offset = 0;
+      root.last_reader = std::max(v.last_reader, s);
+    }
+  }
+
+  // Offsets: a walk over the steps with a list of free ranges, best fit.
+  std::map<size_t, size_t> free_ranges;  // offset -> bytes
+  size_t top = 0;
+  const auto take = [&](size_t bytes) {
+    auto best = free_ranges.end();
+    for (auto it = free_ranges.begin(); it != free_ranges.end(); ++it)
+      if (it->second >= bytes && (best == free_ranges.end() || it->second < best->second)) best = it;
+    if (best == free_ranges.end()) {
+      size_t offset = top;
+      if (!free_ranges.empty()) {  // extend a free range at the top instead of starting above it
+        const auto last = std::prev(free_ranges.end());
+        if (last->first + last->second == top) {
+          offset = last->first;
+          free_ranges.erase(last);
+        }
+      }
+      top = offset + bytes;
+      return offset;
+    }
+    const size_t offset = best->first, rest = best->second - bytes;
+    free_ranges.erase(best);
+    if (rest) free_ranges.emplace(offset + bytes, rest);
+    return offset;
+  };
+  const auto give = [&](size_t offset, size_t bytes) {
+    if (!bytes) return;
+    auto next = free_ranges.lower_bound(offset);
+    if (next != free_ranges.end() && offset + bytes == next->first) {
+      bytes += next->second;
+      next = free_ranges.erase(next);
+    }
+    if (next != free_ranges.begin()) {
+      const auto previous = std::prev(next);
+      if (previous->first + previous->second == offset) {
+        previous->second += bytes;
+        return;
+      }
+    }
+    free_ranges.emplace(offset, bytes);
+  };
+  std::vector<std::vector<int32_t>> ends(first_dynamic_);
+  workspace_max_ = 0;
+  for (int s = 0; s < first_dynamic_; ++s) {
+    if (!runs[s]) continue;
+    workspace_max_ = std::max(workspace_max_, aligned(workspace_[s]));
+    for (int32_t id : steps[s].outputs) {
+      if (id == model::kNone || values_[id].place != Place::arena) continue;
+      PlanValue& v = values_[id];
+      v.offset = take(aligned(v.bytes));
+      const int end = std::max(v.last_reader, s);
+      if (end < first_dynamic_) ends[end].push_back(id);
+    }
+    for (int32_t id : ends[s]) give(values_[id].offset, aligned(values_[id].bytes));
+  }
+  arena_bytes_ = workspace_max_ + top;
+
+  // What a run executes, and the views whose memory changes from run to run.
+  size_t n_pointers = 0;
+  for (int s = 0; s < first_dynamic_; ++s)
+    if (runs[s]) n_pointers += steps[s].inputs.size() + steps[s].outputs.size();
+  pointers_.assign(n_pointers, nullptr);
+  size_t p = 0;
+  for (int s = 0; s < first_dynamic_; ++s) {
+    for (int32_t id : steps[s].outputs) {
+      if (id == model::kNone || values_[id].place != Place::view) continue;
+      const Place root = values_[values_[id].root].place;
+      if (root == Place::input || root == Place::output || root == Place::constant || root == Place::known) io_views_.push_back(id);
+    }
+    if (!runs[s]) continue;
+    const auto list = [&](const std::vector<model::ValueId>& ids) {
+      Tensor** first = pointers_.data() + p;
+      for (int32_t id : ids) pointers_[p++] = id == model::kNone ? nullptr : &values_[id].tensor;
+      return std::span<Tensor* const>(first, ids.size());
+    };
+    const auto in = list(steps[s].inputs), out = list(steps[s].outputs);
+    active_.push_back({s, {in, out, nullptr, nullptr}});
+  }
+}
+
+void Plan::bind_arena(void* memory) {
+  std::byte* const base = static_cast<std::byte*>(memory) + workspace_max_;
+  for (PlanValue& v : values_)
+    if (v.place == Place::arena) v.tensor.data = base + v.offset;
+  for (PlanValue& v : values_)
+    if (v.place == Place::view && values_[v.root].place == Place::arena)
+      v.tensor.data = static_cast<std::byte*>(values_[v.root].tensor.data) + v.root_offset;
+  for (ActiveStep& a : active_) a.context.workspace = memory;
+}
+
+void Plan::bind_views() {
+  for (int32_t id : io_views_) {
+    PlanValue& v = values_[id];
+    v.tensor.data = static_cast<std::byte*>(values_[v.root].tensor.data) + v.root_offset;
+  }
+}
+
+}  // namespace hotset

@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0
+// Shapes and memory of one run: made for one set of input shapes, kept, and redone only where an input shape changed.
+//
+// One block of memory serves all intermediate values of a run:
+//
+//     0            workspace_bytes                                             arena_bytes
+//     | workspace  | value a        | value b | free | value c            |
+//       (one node      placed by lifetime: a value's bytes are reused after its last reader
+//       at a time)
+//
+// Values that are views share the place of what they view; requested outputs live in the caller's buffers; small values
+// that shapes depend on are computed here and hold their content in the plan.
+#pragma once
+#include <cstddef>
+#include <vector>
+
+#include "session/program.h"
+
+namespace hotset {
+
+enum class Place : uint8_t { none, constant, input, known, arena, output, view };
+
+struct PlanValue {
+  Tensor tensor;  // data is set for every place but `none` while a run executes
+  Place place = Place::none;
+  bool is_known = false;  // content below is valid
+  int32_t view_of = -1;   // value whose memory this one is part of, by the operator's alias()
+  size_t view_offset = 0;
+  int32_t overwrites = -1;  // value this one may be written over
+  int32_t output = -1;      // graph output index when requested
+  int32_t root = -1;        // the value whose place is used; itself unless a view
+  size_t root_offset = 0;
+  int32_t last_reader = -1;
+  size_t bytes = 0, offset = 0;  // in the arena
+  std::vector<std::byte> content, previous;  // of a known value; previous: before the last inference
+  Tensor known_tensor;  // view of content, for inference
+};
+
+class Plan {
+ public:
+  explicit Plan(const Program& program);
+
+  // Input `i` of the graph: type, shape, and data when the program needs its content for shapes.
+  Status set_input(int i, const Tensor& tensor);
+  void set_requested(int output, bool requested);
+  // Infers what changed and lays out memory when sizes changed. Cheap when nothing did.
+  Status prepare();
+
+  struct ActiveStep {
+    int32_t step;
+    ops::RunContext context;
+  };
+  // Steps with something to compute, up to first_dynamic().
+  std::vector<ActiveStep>& active() { return active_; }
+  // First step whose shapes need the content of a value that is computed by the run; steps().size() if none.
+  int first_dynamic() const { return first_dynamic_; }
+  // Infers step `s` with all inputs computed; outputs get shapes. For steps from first_dynamic() on.
+  Status infer_dynamic(int s);
+  const std::vector<int32_t>& dynamic_inputs(int s) const { return program_.steps()[s].inputs; }
+
+  size_t arena_bytes() const { return arena_bytes_; }
+  size_t workspace_bytes(int s) const { return workspace_[s]; }
+  // Points every value of the arena, its views and the active steps' workspace at a block of memory.
+  void bind_arena(void* memory);
+  // Views of inputs and outputs follow their roots; call after input and output data pointers were set.
+  void bind_views();
+
+  PlanValue& value(int32_t id) { return values_[id]; }
+  const Program& program() const { return program_; }
+  // (output index, value) pairs of requested outputs that must be copied after the run (constants, inputs, views).
+  const std::vector<std::pair<int, int32_t>>& copies() const { return copies_; }
+  uint64_t n_inferred() const { return n_inferred_; }
+  uint64_t n_layouts() const { return n_layouts_; }
+  // Infers a step whose inputs are all constants; used to fold. *deferred: it cannot be folded.
+  Status infer_constant(const Step& step, bool* deferred);
+  size_t constant_workspace_bytes() const { return workspace_constant_; }
+  void set_constant(int32_t id, const Tensor& tensor);
+
+ private:
+  friend class StepInfer;
+  Status infer_step(const Step& step, size_t* workspace, bool dynamic, bool* deferred);
+  Status evaluate(const Step& step, size_t workspace);
+  const Tensor* known(int32_t id, bool dynamic);
+  void layout();
+
+  const Program& program_;
+  std::vector<PlanValue> values_;
+  std::vector<char> dirty_;  // by value: type, shape or known content changed since its readers were inferred
+  std::vector<size_t> workspace_;
+  std::vector<char> inferred_;
+  std::vector<ActiveStep> active_;
+  std::vector<Tensor*> pointers_;
+  std::vector<std::pair<int, int32_t>> copies_;
+  std::vector<int32_t> io_views_;
+  std::vector<char> requested_;
+  int first_dynamic_ = 0;
+  bool layout_dirty_ = true, any_dirty_ = true;
+  size_t arena_bytes_ = 0, workspace_max_ = 0, workspace_constant_ = 0;
+  uint64_t n_inferred_ = 0, n_layouts_ = 0;
+  struct Before {
+    DType dtype;
+    Shape shape;
+    bool is_known;
+    int32_t view_of, overwrites;
+    size_t view_offset;
+  };
+  std::vector<Before> before_;
+  struct {
+    std::vector<Tensor> inputs, outputs;
+    std::vector<Tensor*> in, out;
+  } scratch_;
+  ThreadPool inline_pool_{1};
+};
+
+}  // namespace hotset
