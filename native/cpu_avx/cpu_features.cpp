@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: Apache-2.0
+// Detection of instruction sets: the CPU must have them and the operating system must save their registers.
+#include "cpu_avx/cpu_features.h"
+
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <string>
+
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
+#if defined(__linux__)
+#include <sys/syscall.h>
+#include <unistd.h>
+#if defined(__aarch64__)
+#include <sys/auxv.h>
+#endif
+#endif
+
+namespace hotset::cpu {
+namespace {
+
+struct LevelName {
+  CpuLevel level;
+  const char* name;
+};
+
+constexpr LevelName kLevels[] = {
+    {CpuLevel::kScalar, "scalar"},         {CpuLevel::kAvx2, "avx2"}, {CpuLevel::kAvx512, "avx512"},
+    {CpuLevel::kAvx512Vnni, "avx512vnni"}, {CpuLevel::kAmx, "amx"},   {CpuLevel::kNeon, "neon"},
+};
+
+struct Detected {
+  CpuFeatures features;
+  std::string unknown_override;  // empty: none
+};
+
+#if defined(__x86_64__)
+
+uint64_t enabled_state() {
+  uint32_t low, high;
+  __asm__ volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
+  return (uint64_t{high} << 32) | low;
+}
+
+// Linux hands out the 8 KiB of tile registers on request only.
+bool request_amx() {
+#if defined(__linux__) && defined(SYS_arch_prctl)
+  constexpr long kRequestPermission = 0x1023, kTileData = 18;
+  return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
+#else
+  return false;
+#endif
+}
+
+CpuFeatures detect(CpuLevel cap) {
+  CpuFeatures f;
+  auto bit = [](uint32_t word, int i) { return ((word >> i) & 1) != 0; };
+  uint32_t a, b, c, d;
+  if (!__get_cpuid(1, &a, &b, &c, &d)) return f;
+  const bool fma = bit(c, 12), f16c = bit(c, 29), osxsave = bit(c, 27), avx = bit(c, 28);
+  if (!osxsave || !avx || !__get_cpuid_count(7, 0, &a, &b, &c, &d)) return f;
+  const uint32_t leaf7_b = b, leaf7_c = c, leaf7_d = d, n_subleaves = a;
+  uint32_t leaf7_1a = 0;
+  if (n_subleaves >= 1 && __get_cpuid_count(7, 1, &a, &b, &c, &d)) leaf7_1a = a;
+  const uint64_t state = enabled_state();
+
+  constexpr uint64_t kYmm = 0x6, kZmm = 0xe6, kTiles = 0x60000;
+  if (cap < CpuLevel::kAvx2 || (state & kYmm) != kYmm || !bit(leaf7_b, 5) || !fma || !f16c) return f;
+  f.avx2 = true;
+  f.level = CpuLevel::kAvx2;
+
+  const bool avx512 = bit(leaf7_b, 16) && bit(leaf7_b, 17) && bit(leaf7_b, 28) && bit(leaf7_b, 30) && bit(leaf7_b, 31);
+  if (cap < CpuLevel::kAvx512 || (state & kZmm) != kZmm || !avx512) return f;
+  f.avx512 = true;
+  f.level = CpuLevel::kAvx512;
+
+  if (cap < CpuLevel::kAvx512Vnni || !bit(leaf7_c, 11)) return f;
+  f.avx512vnni = true;
+  f.avx512bf16 = bit(leaf7_1a, 5);
+  f.level = CpuLevel::kAvx512Vnni;
+
+  const bool amx_tile = bit(leaf7_d, 24), amx_int8 = bit(leaf7_d, 25), amx_bf16 = bit(leaf7_d, 22);
+  if (cap < CpuLevel::kAmx || (state & kTiles) != kTiles || !amx_tile || !amx_int8 || !request_amx()) return f;
+  f.amx_int8 = true;
+  f.amx_bf16 = amx_bf16;
+  f.level = CpuLevel::kAmx;
+  return f;
+}
+
+constexpr CpuLevel kHighest = CpuLevel::kAmx;
+
+#elif defined(__aarch64__)
+
+CpuFeatures detect(CpuLevel cap) {
+  CpuFeatures f;
+  if (cap == CpuLevel::kScalar) return f;
+  f.neon = true;
+  f.level = CpuLevel::kNeon;
+#if defined(__linux__)
+  constexpr unsigned long kAsimdDotProduct = 1ul << 20;
+  f.neon_dotprod = (getauxval(AT_HWCAP) & kAsimdDotProduct) != 0;
+#else
+  f.neon_dotprod = true;  // every 64-bit Apple and Windows desktop core has it
+#endif
+  return f;
+}
+
+constexpr CpuLevel kHighest = CpuLevel::kNeon;
+
+#else
+
+CpuFeatures detect(CpuLevel) { return {}; }
+constexpr CpuLevel kHighest = CpuLevel::kScalar;
+
+#endif
+
+// A level of another architecture caps nothing.
+Detected detect_with_override() {
+  Detected result;
+  CpuLevel cap = kHighest;
+  if (const char* wanted = std::getenv("HOTSET_CPU"); wanted && *wanted) {
+    bool known = false;
+    for (const LevelName& l : kLevels) {
+      if (std::strcmp(wanted, l.name) != 0) continue;
+      known = true;
+      const bool same_architecture = (l.level == CpuLevel::kNeon) == (kHighest == CpuLevel::kNeon);
+      if (l.level == CpuLevel::kScalar || same_architecture) cap = l.level;
+    }
+    if (!known) result.unknown_override = wanted;
+  }
+  result.features = detect(cap);
+  return result;
+}
+
+const Detected& detected() {
+  static const Detected d = detect_with_override();
+  return d;
+}
+
+}  // namespace
+
+const CpuFeatures& cpu_features() { return detected().features; }
+
+const char* cpu_level_name(CpuLevel level) {
+  for (const LevelName& l : kLevels)
+    if (l.level == level) return l.name;
+  return "scalar";
+}
+
+const char* cpu_unknown_override() {
+  const std::string& value = detected().unknown_override;
+  return value.empty() ? nullptr : value.c_str();
+}
+
+}  // namespace hotset::cpu
