@@ -12,6 +12,15 @@ import pytest
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 
 
+def pytest_runtest_setup(item):
+    if item.get_closest_marker("gpu"):
+        from hotset._native import ffi, lib
+
+        count = ffi.new("int32_t *")
+        if lib.hotset_device_count(count) != lib.HOTSET_OK or count[0] == 0:
+            pytest.skip(ffi.string(lib.hotset_device_note()).decode())
+
+
 def tool_environment() -> dict[str, str]:
     """This Python's scripts (ninja, meson) come first, also when its virtual environment is not activated."""
     return os.environ | {"PATH": str(pathlib.Path(sys.executable).parent) + os.pathsep + os.environ.get("PATH", "")}
