@@ -6,8 +6,8 @@
 
 namespace hotset::cpu {
 
-// One weight matrix W[N][K] of unsigned b-bit codes, w = (code - zero) * scale (spec: raw layout of QMoE and MatMulNBits).
-// Nothing here is aligned: mapped files put tensors at any byte.
+// One weight matrix W[N][K] of unsigned b-bit codes, w = (code - zero) * scale (raw layout of QMoE and MatMulNBits).
+// Nothing here is aligned: mapped files put tensors at any byte. Kernels read no byte past the last code, scale or zero of a row.
 struct QuantMatrix {
   const uint8_t* codes = nullptr;        // row n at codes + n * row_bytes, codes low bits first along K
   ptrdiff_t row_bytes = 0;
@@ -15,27 +15,41 @@ struct QuantMatrix {
   ptrdiff_t scale_stride = 0;            // in elements
   int scale_type = 1;                    // ONNX element type: 1 float32, 10 float16, 16 bfloat16
   const uint8_t* zero_points = nullptr;  // packed low bits first along the blocks of a row; null: zero = 2^(bits-1)
-  ptrdiff_t zero_stride = 0;             // bytes from row to row
+  ptrdiff_t zero_stride = 0;             // bytes from row to row; 0: one stream along N (one zero a row), code n is row n's
   int bits = 4;                          // 2, 4 or 8
-  int block = 32;                        // codes a scale covers: a multiple of 16, or >= K for one scale a row
+  int64_t block = 32;                    // codes a scale covers, from k = 0; block >= k: one scale a row
   int64_t n = 0, k = 0;                  // the last block of a row may be short
 };
 
-// Activations prepared once and shared by all rows of W.
-//   exact: float32 rows in the order that the decode loop of this CPU wants
-//   int8:  q = rne(x / d), d = max|x| / 127 over each group of 32 elements of K; groups never cross a block of W
-struct PreparedRows;  // layout is private to the kernel family; lives in caller memory, 64-byte aligned
-
+// A kernel family for one instruction set and one code width. Two families exist:
+//   exact: float32 activations; products and sums in float32
+//   int8:  q = rne(x * 127 / max|x|), d = max|x| / 127 over each group of 32 elements of K, integer sums inside a group (the same
+//          integers on every instruction set), y = sum of scale * d * (sum of q * code - zero * sum of q)
+// A NaN or infinity in x gives NaN or infinity in the outputs of that row.
+// Kernels never allocate and keep no state: any number of threads may call them.
 struct QuantGemm {
-  // Bytes that `prepare` writes for m rows of length k.
+  // Bytes that `prepare` writes for m rows of length k; a multiple of 64. The layout is private to the table that wrote it.
   size_t (*prepared_bytes)(int64_t m, int64_t k);
-  // x: m rows of k float32, row i at x + i * ldx. Rows [m0, m1) only, so that threads can share the work.
+
+  // x: m rows of k float32, row i at x + i * ldx. Writes rows [m0, m1) only, so that threads can share the work.
+  // `prepared` is 64-byte aligned. The rows may then be used with any matrix of the same k, bits and selected table.
   void (*prepare)(const float* x, int64_t ldx, int64_t m, int64_t k, int64_t m0, int64_t m1, void* prepared);
-  // Bytes of scratch one thread needs in `multiply` (64-byte aligned).
+
+  // Bytes of scratch (64-byte aligned) that each thread needs in `multiply`.
   size_t (*scratch_bytes)(int64_t m, int64_t n, int64_t k);
-  // y[i * ldy + j] = dot(x_i, W_j) + (bias ? bias[j] : 0) for rows i in [m0, m1) and columns j in [n0, n1).
+
+  // y[i * ldy + j] = dot(x_i, W_j) + (bias ? bias[j] : 0) for rows i in [m0, m1) and columns j in [n0, n1) of the m x n product.
+  // m is the row count of the whole product: it selects the method, so that the bits of y do not depend on how threads split
+  // the ranges. Any n0 is right; multiples of 32 waste nothing. Writes no element of y outside the ranges.
   void (*multiply)(const QuantMatrix& w, const void* prepared, int64_t m, int64_t m0, int64_t m1, int64_t n0, int64_t n1,
                    const float* bias, float* y, int64_t ldy, void* scratch);
 };
+
+// The fastest family of this CPU (see cpu_features.h) that serves the matrix; reads bits, block, k and scale_type only.
+// Every matrix with bits 2, 4 or 8 is served; unusual blocks (48, or 16 with int8 activations) by a slower table.
+const QuantGemm& quant_gemm(bool int8_activations, const QuantMatrix& w);
+
+// Name of that choice: "scalar", "avx2", "avx512", "avx512vnni" ...
+const char* quant_gemm_isa(bool int8_activations, const QuantMatrix& w);
 
 }  // namespace hotset::cpu

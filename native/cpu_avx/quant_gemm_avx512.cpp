@@ -1,0 +1,287 @@
+// SPDX-License-Identifier: Apache-2.0
+// Quantised GEMM with exact float activations for AVX-512.
+//
+// A chunk is 64 bytes of a row of W: dword l of it holds the STEPS = 32 / BITS codes of k = k0 + l * STEPS + i, low bits first.
+// vpermps looks a code up in a table of 16 floats (code - 2^(BITS-1)); it reads the low 4 bits of an index, so a shift per step is all
+// the unpacking (8-bit codes: shift left, arithmetic shift right, convert).
+//   few rows:  lanes run along K. Prepared step i of a chunk is x[k0 + l * STEPS + i] in lane l, then one vector has the sums of the
+//              lanes over the steps, which a zero point other than 2^(BITS-1) multiplies.
+//   many rows: lanes run along N; a panel of 32 rows of W is decoded into scratch once (scales applied), then used for all rows of x.
+#include "cpu_avx/quant_gemm_avx512.h"
+
+namespace hotset::cpu {
+namespace {
+
+using namespace avx512;
+
+constexpr int kFewRows = 4;  // most rows of x that the lanes-along-K method takes
+constexpr int64_t kPanelK = 256;
+constexpr int kPanelN = 32;
+
+template <int BITS>
+constexpr int kSteps = 32 / BITS;
+template <int BITS>
+constexpr int kStepShift = BITS == 8 ? 2 : BITS == 4 ? 3 : 4;
+template <int BITS>
+constexpr int64_t kChunk = 512 / BITS;
+template <int BITS>
+constexpr int64_t kChunkFloats = kChunk<BITS> + 16;
+
+// ---- prepared rows ------------------------------------------------------------------------------------------------------------------
+
+template <int BITS>
+HOTSET_INLINE int64_t row_floats(int64_t k) {
+  return round_up(k, kChunk<BITS>) / kChunk<BITS> * kChunkFloats<BITS>;
+}
+
+template <int BITS>
+static size_t prepared_bytes(int64_t m, int64_t k) {
+  return (size_t)(m * row_floats<BITS>(k)) * sizeof(float);
+}
+
+template <int BITS>
+static void prepare(const float* x, int64_t ldx, int64_t, int64_t k, int64_t m0, int64_t m1, void* prepared) {
+  const __m512i lane = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+  const __m512i at = _mm512_slli_epi32(lane, kStepShift<BITS>);
+  for (int64_t m = m0; m < m1; ++m) {
+    float* out = (float*)prepared + m * row_floats<BITS>(k);
+    for (int64_t k0 = 0; k0 < k; k0 += kChunk<BITS>) {
+      const float* p = x + m * ldx + k0;
+      __m512 sum = _mm512_setzero_ps();
+      for (int i = 0; i < kSteps<BITS>; ++i) {
+        const __mmask16 valid = _mm512_cmplt_epi32_mask(at, _mm512_set1_epi32((int)smaller(k - k0 - i, 512)));
+        const __m512 value = _mm512_mask_i32gather_ps(_mm512_setzero_ps(), valid, at, p + i, 4);
+        sum = _mm512_add_ps(sum, value);
+        _mm512_store_ps(out, value);
+        out += 16;
+      }
+      _mm512_store_ps(out, sum);
+      out += 16;
+    }
+  }
+}
+
+// ---- decoding -----------------------------------------------------------------------------------------------------------------------
+
+template <int BITS>
+HOTSET_INLINE __m512 code_table() {
+  if (BITS == 2) return _mm512_setr_ps(-2, -1, 0, 1, -2, -1, 0, 1, -2, -1, 0, 1, -2, -1, 0, 1);
+  return _mm512_setr_ps(-8, -7, -6, -5, -4, -3, -2, -1, 0, 1, 2, 3, 4, 5, 6, 7);
+}
+
+// What decode() wants of the dwords.
+template <int BITS>
+HOTSET_INLINE __m512i to_signed(__m512i dwords) {
+  return BITS == 8 ? _mm512_xor_si512(dwords, _mm512_set1_epi8((char)0x80)) : dwords;
+}
+
+// code - 2^(BITS-1) of step i.
+template <int BITS>
+HOTSET_INLINE __m512 decode(__m512i dwords, __m512 table, int i) {
+  if (BITS == 8) return _mm512_cvtepi32_ps(_mm512_srai_epi32(i == 3 ? dwords : _mm512_slli_epi32(dwords, (unsigned)(24 - 8 * i)), 24));
+  return _mm512_permutexvar_ps(i == 0 ? dwords : _mm512_srli_epi32(dwords, (unsigned)(BITS * i)), table);
+}
+
+// ---- few rows: lanes along K --------------------------------------------------------------------------------------------------------
+
+// One chunk of four rows of W by MR rows of x.
+template <int BITS, int MR, bool PARTIAL, bool ZEROS>
+HOTSET_INLINE void few_rows_chunk(const QuantMatrix& w, const float* x, int64_t ldx, const int64_t row[4], int64_t k0, int shift,
+                                  __m512 table, __m512 sum[4][MR]) {
+  const Blocks blocks = blocks_at(k0, w.k, kStepShift<BITS>, shift);
+  const uint8_t* codes = w.codes + k0 * BITS / 8;
+  const __mmask64 mask = PARTIAL ? first64(((w.k - k0) * BITS + 7) / 8) : ~(__mmask64)0;
+#pragma GCC unroll 4
+  for (int r = 0; r < 4; ++r) {
+    const uint8_t* p = codes + row[r] * w.row_bytes;
+    const __m512i dwords = to_signed<BITS>(PARTIAL ? _mm512_maskz_loadu_epi8(mask, p) : _mm512_loadu_si512(p));
+    const __m512 scale = scales_of(w, row[r], blocks);
+    __m512 dot[MR];
+    if (ZEROS) {
+      const __m512 offset = _mm512_cvtepi32_ps(_mm512_sub_epi32(_mm512_set1_epi32(1 << (BITS - 1)), zeros_of<BITS>(w, row[r], blocks)));
+      for (int m = 0; m < MR; ++m) dot[m] = _mm512_mul_ps(offset, _mm512_load_ps(x + m * ldx + 16 * kSteps<BITS>));
+    }
+#pragma GCC unroll 16
+    for (int i = 0; i < kSteps<BITS>; ++i) {
+      const __m512 value = decode<BITS>(dwords, table, i);
+      for (int m = 0; m < MR; ++m) {
+        const __m512 xi = _mm512_load_ps(x + m * ldx + 16 * i);
+        dot[m] = i == 0 && !ZEROS ? _mm512_mul_ps(value, xi) : _mm512_fmadd_ps(value, xi, dot[m]);
+      }
+    }
+    for (int m = 0; m < MR; ++m) sum[r][m] = _mm512_fmadd_ps(dot[m], scale, sum[r][m]);
+  }
+}
+
+template <int BITS, int MR, bool ZEROS>
+static void few_rows(const QuantMatrix& w, const float* x, int64_t ldx, int64_t n0, int64_t n1, const float* bias, float* y,
+                     int64_t ldy) {
+  const int shift = block_shift(w);
+  const __m512 table = code_table<BITS>();
+  for (int64_t n = n0; n < n1; n += 4) {
+    __m512 sum[4][MR];
+    int64_t row[4];  // rows past the end repeat the last one
+    for (int r = 0; r < 4; ++r) {
+      row[r] = smaller(n + r, n1 - 1);
+      for (int m = 0; m < MR; ++m) sum[r][m] = _mm512_setzero_ps();
+    }
+    const float* chunk = x;
+    int64_t k0 = 0;
+    for (; k0 + kChunk<BITS> <= w.k; k0 += kChunk<BITS>, chunk += kChunkFloats<BITS>)
+      few_rows_chunk<BITS, MR, false, ZEROS>(w, chunk, ldx, row, k0, shift, table, sum);
+    if (k0 < w.k) few_rows_chunk<BITS, MR, true, ZEROS>(w, chunk, ldx, row, k0, shift, table, sum);
+
+    const __mmask8 mask = (__mmask8)first16(smaller(4, n1 - n));
+    const __m128 offset = bias ? _mm_maskz_loadu_ps(mask, bias + n) : _mm_setzero_ps();
+    for (int m = 0; m < MR; ++m)
+      _mm_mask_storeu_ps(y + m * ldy + n, mask, _mm_add_ps(sum4(sum[0][m], sum[1][m], sum[2][m], sum[3][m]), offset));
+  }
+}
+
+// ---- many rows: lanes along N -------------------------------------------------------------------------------------------------------
+
+// Scratch of one panel: weights[k - k0][half], 16 rows of W each.
+struct Panel {
+  __m512 weights[kPanelK][2];
+};
+
+template <int BITS>
+static void decode_panel(const QuantMatrix& w, int64_t n, int64_t n1, int64_t k0, int shift, Panel* panel) {
+  const __m512 table = code_table<BITS>();
+  for (int half = 0; half < 2; ++half) {
+    const int64_t first = n + 16 * half, count = smaller(16, n1 - first);
+    for (int64_t k = k0; k < k0 + kPanelK && k < w.k; k += kChunk<BITS>) {
+      const Blocks blocks = blocks_at(k, w.k, kStepShift<BITS>, shift);
+      const __mmask64 mask = first64(((w.k - k) * BITS + 7) / 8);
+      __m512i codes[16], scale[16], offset[16];
+      for (int i = 0; i < 16; ++i) {
+        const bool valid = i < count;
+        codes[i] = valid ? _mm512_maskz_loadu_epi8(mask, w.codes + (first + i) * w.row_bytes + k * BITS / 8) : _mm512_setzero_si512();
+        scale[i] = valid ? _mm512_castps_si512(scales_of(w, first + i, blocks)) : _mm512_setzero_si512();
+      }
+      transpose16(codes);
+      transpose16(scale);
+      if (w.zero_points) {
+        for (int i = 0; i < 16; ++i) offset[i] = i < count ? zeros_of<BITS>(w, first + i, blocks) : _mm512_setzero_si512();
+        transpose16(offset);
+      }
+      __m512* out = &panel->weights[k - k0][half];
+      for (int l = 0; l < 16; ++l) {
+        const __m512i dwords = to_signed<BITS>(codes[l]);
+        const __m512 s = _mm512_castsi512_ps(scale[l]);
+        if (w.zero_points) {
+          const __m512 z = _mm512_cvtepi32_ps(_mm512_sub_epi32(_mm512_set1_epi32(1 << (BITS - 1)), offset[l]));
+#pragma GCC unroll 16
+          for (int i = 0; i < kSteps<BITS>; ++i, out += 2) *out = _mm512_mul_ps(_mm512_add_ps(decode<BITS>(dwords, table, i), z), s);
+        } else {
+#pragma GCC unroll 16
+          for (int i = 0; i < kSteps<BITS>; ++i, out += 2) *out = _mm512_mul_ps(decode<BITS>(dwords, table, i), s);
+        }
+      }
+    }
+  }
+}
+
+struct Store {
+  const float* bias;  // null: none
+  float* y;
+  int64_t ldy;
+  __mmask16 mask[2];
+  bool first, last;  // panel of the row
+};
+
+// MR rows of x by `dwords` dwords of codes of a panel; x starts at the panel's first chunk.
+template <int BITS, int MR>
+static void many_rows_tile(const Panel* panel, const float* x, int64_t ldx, int64_t i, int dwords, const Store& out) {
+  __m512 sum[MR][2];
+  float* y = out.y + i * out.ldy;
+  for (int m = 0; m < MR; ++m)
+    for (int half = 0; half < 2; ++half)
+      sum[m][half] = out.first ? _mm512_setzero_ps() : _mm512_maskz_loadu_ps(out.mask[half], y + m * out.ldy + 16 * half);
+  const __m512* weights = panel->weights[0];
+  x += i * ldx;
+  for (int l = 0; l < dwords; ++l) {
+    const float* at = x + l / 16 * kChunkFloats<BITS> + l % 16;
+#pragma GCC unroll 16
+    for (int step = 0; step < kSteps<BITS>; ++step) {
+      const __m512 w0 = weights[0], w1 = weights[1];
+      weights += 2;
+      for (int m = 0; m < MR; ++m) {
+        const __m512 value = _mm512_set1_ps(at[m * ldx + 16 * step]);
+        sum[m][0] = _mm512_fmadd_ps(w0, value, sum[m][0]);
+        sum[m][1] = _mm512_fmadd_ps(w1, value, sum[m][1]);
+      }
+    }
+  }
+  for (int m = 0; m < MR; ++m)
+    for (int half = 0; half < 2; ++half) {
+      if (out.last && out.bias) sum[m][half] = _mm512_add_ps(sum[m][half], _mm512_maskz_loadu_ps(out.mask[half], out.bias + 16 * half));
+      _mm512_mask_storeu_ps(y + m * out.ldy + 16 * half, out.mask[half], sum[m][half]);
+    }
+}
+
+template <int BITS>
+static void many_rows_tiles(const Panel* panel, const float* x, int64_t ldx, int64_t m0, int64_t m1, int dwords, const Store& out) {
+  // Tiles of at most 12 rows and of nearly equal size.
+  const int64_t tiles = (m1 - m0 + 11) / 12;
+  int64_t i = m0;
+  for (int64_t t = 0; t < tiles; ++t) {
+    const int64_t size = (m1 - i + (tiles - t) - 1) / (tiles - t);
+    switch (size) {
+#define HOTSET_TILE(MR) \
+  case MR: many_rows_tile<BITS, MR>(panel, x, ldx, i, dwords, out); break;
+      HOTSET_TILE(1) HOTSET_TILE(2) HOTSET_TILE(3) HOTSET_TILE(4) HOTSET_TILE(5) HOTSET_TILE(6)
+      HOTSET_TILE(7) HOTSET_TILE(8) HOTSET_TILE(9) HOTSET_TILE(10) HOTSET_TILE(11) HOTSET_TILE(12)
+#undef HOTSET_TILE
+    }
+    i += size;
+  }
+}
+
+template <int BITS, int MR>
+static void few_rows_any(const QuantMatrix& w, const float* x, int64_t ldx, int64_t n0, int64_t n1, const float* bias, float* y,
+                         int64_t ldy) {
+  if (w.zero_points)
+    few_rows<BITS, MR, true>(w, x, ldx, n0, n1, bias, y, ldy);
+  else
+    few_rows<BITS, MR, false>(w, x, ldx, n0, n1, bias, y, ldy);
+}
+
+template <int BITS>
+static void multiply(const QuantMatrix& w, const void* prepared, int64_t m, int64_t m0, int64_t m1, int64_t n0, int64_t n1,
+                     const float* bias, float* y, int64_t ldy, void* scratch) {
+  if (n0 >= n1) return;
+  const float* x = (const float*)prepared;
+  const int64_t ldx = row_floats<BITS>(w.k);
+  if (m <= kFewRows) {
+    x += m0 * ldx;
+    y += m0 * ldy;
+    if (m1 - m0 == 1) few_rows_any<BITS, 1>(w, x, ldx, n0, n1, bias, y, ldy);
+    if (m1 - m0 == 2) few_rows_any<BITS, 2>(w, x, ldx, n0, n1, bias, y, ldy);
+    if (m1 - m0 == 3) few_rows_any<BITS, 3>(w, x, ldx, n0, n1, bias, y, ldy);
+    if (m1 - m0 == 4) few_rows_any<BITS, 4>(w, x, ldx, n0, n1, bias, y, ldy);
+    return;
+  }
+  const int shift = block_shift(w);
+  Panel* panel = (Panel*)scratch;
+  for (int64_t n = n0; n < n1; n += kPanelN) {
+    for (int64_t k0 = 0; k0 < w.k; k0 += kPanelK) {
+      decode_panel<BITS>(w, n, n1, k0, shift, panel);
+      const int dwords = (int)((smaller(kPanelK, w.k - k0) + kSteps<BITS> - 1) / kSteps<BITS>);
+      const Store out = {bias ? bias + n : nullptr, y + n, ldy, {first16(n1 - n), first16(n1 - n - 16)}, k0 == 0, k0 + kPanelK >= w.k};
+      many_rows_tiles<BITS>(panel, x + k0 / kChunk<BITS> * kChunkFloats<BITS>, ldx, m0, m1, dwords, out);
+    }
+  }
+}
+
+static size_t scratch_bytes(int64_t m, int64_t, int64_t) { return m <= kFewRows ? 0 : sizeof(Panel); }
+
+}  // namespace
+
+const QuantGemm kQuantF32Avx512[3] = {
+    {prepared_bytes<2>, prepare<2>, scratch_bytes, multiply<2>},
+    {prepared_bytes<4>, prepare<4>, scratch_bytes, multiply<4>},
+    {prepared_bytes<8>, prepare<8>, scratch_bytes, multiply<8>},
+};
+
+}  // namespace hotset::cpu

@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the two AVX-512 families of quantised GEMM share: scales and zero points of a row, and the transpose of 16 rows.
+// Everything is static: each file keeps its own copy, compiled with its own flags.
+#pragma once
+// gcc 12 takes the undefined operands inside its own intrinsics for mistakes (GCC bug 105593).
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#pragma GCC diagnostic ignored "-Wuninitialized"
+#include <immintrin.h>
+#pragma GCC diagnostic pop
+#include <stdint.h>
+#include <string.h>
+
+#include "cpu_avx/quant_gemm_isa.h"
+
+#define HOTSET_INLINE static inline __attribute__((always_inline))
+
+namespace hotset::cpu {
+namespace avx512 {
+
+HOTSET_INLINE int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
+HOTSET_INLINE int64_t round_up(int64_t a, int64_t b) { return (a + b - 1) / b * b; }
+HOTSET_INLINE __mmask16 first16(int64_t n) { return n >= 16 ? 0xffff : n <= 0 ? 0 : (__mmask16)((1u << n) - 1); }
+HOTSET_INLINE __mmask64 first64(int64_t n) { return n >= 64 ? ~(__mmask64)0 : n <= 0 ? 0 : ((__mmask64)1 << n) - 1; }
+
+// log2 of the block; one block a row reads as a block past any k.
+HOTSET_INLINE int block_shift(const QuantMatrix& w) { return w.block >= w.k ? 40 : __builtin_ctzll((uint64_t)w.block); }
+
+// The blocks that up to 16 consecutive runs of (1 << run_shift) codes from code k0 on belong to: `count` blocks from `first`, and
+// for each run the index of its block among them. Runs never cross a block.
+struct Blocks {
+  int64_t first;
+  int count;
+  __m512i index;
+};
+
+HOTSET_INLINE Blocks blocks_at(int64_t k0, int64_t k, int run_shift, int shift) {
+  Blocks b;
+  const __m512i lane = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+  const int64_t end = smaller(k, k0 + ((int64_t)16 << run_shift));
+  b.first = k0 >> shift;
+  const int64_t last = (end - 1) >> shift;
+  b.count = (int)(last - b.first + 1);
+  // Runs past k take the last block: their activations are zero.
+  const __m512i code = _mm512_add_epi32(_mm512_slli_epi32(lane, (unsigned)run_shift), _mm512_set1_epi32((int)(k0 - (b.first << shift))));
+  const __m512i index = _mm512_srl_epi32(code, _mm_cvtsi32_si128(shift > 31 ? 31 : shift));
+  b.index = _mm512_min_epi32(index, _mm512_set1_epi32(b.count - 1));
+  return b;
+}
+
+// Scale of each run of `b` in row n.
+HOTSET_INLINE __m512 scales_of(const QuantMatrix& w, int64_t n, const Blocks& b) {
+  const int64_t at = n * w.scale_stride + b.first;
+  const __mmask16 mask = first16(b.count);
+  __m512 s;
+  if (w.scale_type == 1) {
+    const float* p = (const float*)w.scales + at;
+    if (b.count == 1) return _mm512_set1_ps(_mm_cvtss_f32(_mm_load_ss(p)));
+    s = _mm512_maskz_loadu_ps(mask, p);
+  } else {
+    const __m256i half = _mm256_maskz_loadu_epi16(mask, (const uint16_t*)w.scales + at);
+    s = w.scale_type == 10 ? _mm512_cvtph_ps(half) : _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(half), 16));
+  }
+  return _mm512_permutexvar_ps(b.index, s);
+}
+
+// Zero point of each run of `b` in row n; the matrix has zero points.
+template <int BITS>
+HOTSET_INLINE __m512i zeros_of(const QuantMatrix& w, int64_t n, const Blocks& b) {
+  if (w.zero_stride == 0) return _mm512_set1_epi32((w.zero_points[n * BITS / 8] >> (n * BITS % 8)) & ((1 << BITS) - 1));
+  const uint8_t* p = w.zero_points + n * w.zero_stride + b.first * BITS / 8;
+  if (BITS == 8) {
+    const __m128i bytes = _mm_maskz_loadu_epi8(first16(b.count), p);
+    return _mm512_permutexvar_epi32(b.index, _mm512_cvtepu8_epi32(bytes));
+  }
+  // At most 16 codes, and either from the start of a byte or all in one byte.
+  const int bit = (int)(b.first * BITS % 8);
+  uint64_t codes = (uint64_t)_mm_cvtsi128_si64(_mm_maskz_loadu_epi8(first16((bit + b.count * BITS + 7) / 8), p)) >> bit;
+  const __m512i position = BITS == 4 ? _mm512_slli_epi32(b.index, 2) : _mm512_slli_epi32(b.index, 1);
+  const __m512i low = _mm512_srlv_epi32(_mm512_set1_epi32((int)codes), position);
+  const __m512i high = _mm512_srlv_epi32(_mm512_set1_epi32((int)(codes >> 32)), _mm512_sub_epi32(position, _mm512_set1_epi32(32)));
+  // srlv gives zero for counts of 32 and more, and a negative count is a large one.
+  return _mm512_and_si512(_mm512_or_si512(low, high), _mm512_set1_epi32((1 << BITS) - 1));
+}
+
+// r[i][j] becomes r[j][i].
+HOTSET_INLINE void transpose16(__m512i r[16]) {
+  __m512i t[16];
+  for (int i = 0; i < 16; i += 4) {
+    const __m512i a = _mm512_unpacklo_epi32(r[i], r[i + 1]), b = _mm512_unpackhi_epi32(r[i], r[i + 1]);
+    const __m512i c = _mm512_unpacklo_epi32(r[i + 2], r[i + 3]), d = _mm512_unpackhi_epi32(r[i + 2], r[i + 3]);
+    t[i] = _mm512_unpacklo_epi64(a, c);
+    t[i + 1] = _mm512_unpackhi_epi64(a, c);
+    t[i + 2] = _mm512_unpacklo_epi64(b, d);
+    t[i + 3] = _mm512_unpackhi_epi64(b, d);
+  }
+  // t[4g + c] holds, in 128-bit lane q, column 4q + c of rows 4g ... 4g + 3.
+  for (int c = 0; c < 4; ++c) {
+    const __m512i a = _mm512_shuffle_i32x4(t[c], t[4 + c], 0x88), b = _mm512_shuffle_i32x4(t[c], t[4 + c], 0xdd);
+    const __m512i d = _mm512_shuffle_i32x4(t[8 + c], t[12 + c], 0x88), e = _mm512_shuffle_i32x4(t[8 + c], t[12 + c], 0xdd);
+    r[c] = _mm512_shuffle_i32x4(a, d, 0x88);
+    r[8 + c] = _mm512_shuffle_i32x4(a, d, 0xdd);
+    r[4 + c] = _mm512_shuffle_i32x4(b, e, 0x88);
+    r[12 + c] = _mm512_shuffle_i32x4(b, e, 0xdd);
+  }
+}
+
+// The sums of the lanes of four vectors.
+HOTSET_INLINE __m128 sum4(__m512 a, __m512 b, __m512 c, __m512 d) {
+  const __m512 ab = _mm512_add_ps(_mm512_unpacklo_ps(a, b), _mm512_unpackhi_ps(a, b));
+  const __m512 cd = _mm512_add_ps(_mm512_unpacklo_ps(c, d), _mm512_unpackhi_ps(c, d));
+  const __m512d abd = _mm512_castps_pd(ab), cdd = _mm512_castps_pd(cd);
+  const __m512 all = _mm512_add_ps(_mm512_castpd_ps(_mm512_unpacklo_pd(abd, cdd)), _mm512_castpd_ps(_mm512_unpackhi_pd(abd, cdd)));
+  const __m256 half = _mm256_add_ps(_mm512_castps512_ps256(all), _mm512_extractf32x8_ps(all, 1));
+  return _mm_add_ps(_mm256_castps256_ps128(half), _mm256_extractf128_ps(half, 1));
+}
+
+}  // namespace avx512
+}  // namespace hotset::cpu

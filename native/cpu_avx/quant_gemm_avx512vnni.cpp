@@ -1,0 +1,342 @@
+// SPDX-License-Identifier: Apache-2.0
+// Quantised GEMM with int8 activations for AVX-512 VNNI.
+//
+// vpdpbusd: 16 lanes, each adds four products of an unsigned byte (code) and a signed byte (activation). Codes stay unsigned;
+// sum (q * (code - zero)) = sum (q * code) - zero * sum (q), and prepare() leaves the second sum of every group.
+//
+// A chunk is 64 bytes of a row of W: plane p of it, (bytes >> BITS * p) & mask, holds the codes of k = k0 + i * PLANES + p. Prepared
+// activations have that order, so a nibble is never moved between lanes.
+//   few rows:  lanes run along K; BITS lanes belong to one group of 32, and one permute spreads the scales of a chunk over them.
+//   many rows: lanes run along N; a panel of 32 rows of W x 512 codes is unpacked into scratch once, then used for all rows of x.
+#include "cpu_avx/quant_gemm_avx512.h"
+
+namespace hotset::cpu {
+namespace {
+
+using namespace avx512;
+
+constexpr int kFewRows = 3;      // most rows of x that the lanes-along-K method takes
+constexpr int64_t kPanelK = 512;
+constexpr int kPanelN = 32;
+
+// ---- prepared rows ------------------------------------------------------------------------------------------------------------------
+
+// One row: codes q of the padded k, then for each group d, sum of q, and -2^(BITS-1) * sum of q.
+template <int BITS>
+struct Row {
+  int64_t code_bytes, groups;  // groups is padded to 16
+  const char* base;
+
+  static inline __attribute__((always_inline)) Row make(const void* prepared, int64_t k) {
+    Row r;
+    r.code_bytes = round_up(k, 512 / BITS);
+    r.groups = round_up((k + 31) / 32, 16);
+    r.base = (const char*)prepared;
+    return r;
+  }
+  inline __attribute__((always_inline)) int64_t stride() const { return code_bytes + 12 * groups; }
+  inline __attribute__((always_inline)) const int8_t* q(int64_t i) const { return (const int8_t*)(base + i * stride()); }
+  inline __attribute__((always_inline)) const float* d(int64_t i) const { return (const float*)(base + i * stride() + code_bytes); }
+};
+
+template <int BITS>
+static size_t prepared_bytes(int64_t m, int64_t k) {
+  return (size_t)(m * Row<BITS>::make(nullptr, k).stride());
+}
+
+template <int BITS>
+static void prepare(const float* x, int64_t ldx, int64_t, int64_t k, int64_t m0, int64_t m1, void* prepared) {
+  const Row<BITS> rows = Row<BITS>::make(prepared, k);
+  const int64_t groups = rows.code_bytes / 32;
+  const __m512i magnitude = _mm512_set1_epi32(0x7fffffff);
+  // Brings the bytes of each 128-bit lane into planes; a second permute joins the two lanes.
+  const __m256i split4 = _mm256_broadcastsi128_si256(_mm_setr_epi8(0, 2, 4, 6, 8, 10, 12, 14, 1, 3, 5, 7, 9, 11, 13, 15));
+  const __m256i split2 = _mm256_broadcastsi128_si256(_mm_setr_epi8(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15));
+  const __m256i join2 = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
+  for (int64_t i = m0; i < m1; ++i) {
+    int8_t* q = (int8_t*)rows.q(i);
+    float* d = (float*)rows.d(i);
+    float* sums = d + rows.groups;
+    int32_t* shifts = (int32_t*)(sums + rows.groups);
+    for (int64_t g = 0; g < rows.groups; ++g) {
+      if (g >= groups) {
+        d[g] = 0;
+        sums[g] = 0;
+        shifts[g] = 0;
+        continue;
+      }
+      const float* p = x + i * ldx + g * 32;
+      const int64_t left = k - g * 32;
+      const __m512 a = _mm512_maskz_loadu_ps(first16(left), p), b = _mm512_maskz_loadu_ps(first16(left - 16), p + 16);
+      // Bits of |x| order like the numbers, and NaN comes last.
+      const __m512i bits = _mm512_max_epi32(_mm512_and_si512(_mm512_castps_si512(a), magnitude), _mm512_and_si512(_mm512_castps_si512(b), magnitude));
+      const int32_t largest_bits = _mm512_reduce_max_epi32(bits);
+      float largest;
+      memcpy(&largest, &largest_bits, 4);
+      const float inverse = largest < 0x1p-100f ? 0.0f : 127.0f / largest;
+      const __m512 scale = _mm512_set1_ps(inverse);
+      const __m128i qa = _mm512_cvtsepi32_epi8(_mm512_cvtps_epi32(_mm512_mul_ps(a, scale)));
+      const __m128i qb = _mm512_cvtsepi32_epi8(_mm512_cvtps_epi32(_mm512_mul_ps(b, scale)));
+      const __m256i codes = _mm256_set_m128i(qb, qa);
+      const __m256i sum8 = _mm256_dpbusd_epi32(_mm256_setzero_si256(), _mm256_set1_epi8(1), codes);
+      __m128i sum4v = _mm_add_epi32(_mm256_castsi256_si128(sum8), _mm256_extracti128_si256(sum8, 1));
+      sum4v = _mm_add_epi32(sum4v, _mm_shuffle_epi32(sum4v, 0x4e));
+      sum4v = _mm_add_epi32(sum4v, _mm_shuffle_epi32(sum4v, 0xb1));
+      const int32_t sum = _mm_cvtsi128_si32(sum4v);
+      d[g] = largest / 127.0f;
+      sums[g] = (float)sum;
+      shifts[g] = -(1 << (BITS - 1)) * sum;
+      // Group g is group g % (16 / BITS) of its chunk.
+      int8_t* chunk = q + g / (16 / BITS) * (512 / BITS);
+      const int64_t at = g % (16 / BITS);
+      if (BITS == 8) {
+        _mm256_storeu_si256((__m256i*)(chunk + 32 * at), codes);
+      } else if (BITS == 4) {
+        const __m256i planes = _mm256_permute4x64_epi64(_mm256_shuffle_epi8(codes, split4), 0xd8);
+        _mm_storeu_si128((__m128i*)(chunk + 16 * at), _mm256_castsi256_si128(planes));
+        _mm_storeu_si128((__m128i*)(chunk + 64 + 16 * at), _mm256_extracti128_si256(planes, 1));
+      } else {
+        const __m256i planes = _mm256_permutevar8x32_epi32(_mm256_shuffle_epi8(codes, split2), join2);
+        const __m128i low = _mm256_castsi256_si128(planes), high = _mm256_extracti128_si256(planes, 1);
+        _mm_storel_epi64((__m128i*)(chunk + 8 * at), low);
+        _mm_storeh_pd((double*)(chunk + 64 + 8 * at), _mm_castsi128_pd(low));
+        _mm_storel_epi64((__m128i*)(chunk + 128 + 8 * at), high);
+        _mm_storeh_pd((double*)(chunk + 192 + 8 * at), _mm_castsi128_pd(high));
+      }
+    }
+  }
+}
+
+// ---- few rows: lanes along K --------------------------------------------------------------------------------------------------------
+
+// Plane p of 64 bytes of codes.
+template <int BITS, int P>
+HOTSET_INLINE __m512i plane(__m512i bytes) {
+  if (BITS == 8) return bytes;
+  if (P > 0) bytes = _mm512_srli_epi32(bytes, BITS * P);
+  return _mm512_and_si512(bytes, _mm512_set1_epi8((1 << BITS) - 1));
+}
+
+template <int BITS>
+HOTSET_INLINE __m512i dot_chunk(__m512i sum, __m512i bytes, const int8_t* q) {
+  sum = _mm512_dpbusd_epi32(sum, plane<BITS, 0>(bytes), _mm512_load_si512(q));
+  if (BITS <= 4) sum = _mm512_dpbusd_epi32(sum, plane<BITS, 1>(bytes), _mm512_load_si512(q + 64));
+  if (BITS == 2) sum = _mm512_dpbusd_epi32(sum, plane<BITS, 2>(bytes), _mm512_load_si512(q + 128));
+  if (BITS == 2) sum = _mm512_dpbusd_epi32(sum, plane<BITS, 3>(bytes), _mm512_load_si512(q + 192));
+  return sum;
+}
+
+// Four rows of W from n on (those past n_last repeat it) by MR rows of x from i on.
+template <int BITS, int MR>
+HOTSET_INLINE void few_rows_tile(const QuantMatrix& w, const Row<BITS>& rows, int64_t i, int64_t n, int64_t n_last, int shift,
+                                 __m128 result[MR]) {
+  constexpr int64_t kChunk = 512 / BITS;
+  const __m512i lane_group =
+      _mm512_srli_epi32(_mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15), BITS == 8 ? 3 : BITS == 4 ? 2 : 1);
+  __m512 sum[4][MR], shifted[4][MR];
+  int64_t row[4];
+  for (int r = 0; r < 4; ++r) {
+    row[r] = smaller(n + r, n_last);
+    for (int m = 0; m < MR; ++m) sum[r][m] = shifted[r][m] = _mm512_setzero_ps();
+  }
+  for (int64_t k0 = 0; k0 < w.k; k0 += 512) {
+    const Blocks blocks = blocks_at(k0, w.k, 5, shift);
+    __m512 scale[4][MR];
+    for (int r = 0; r < 4; ++r) {
+      const __m512 s = scales_of(w, row[r], blocks);
+      const __m512 zero = w.zero_points ? _mm512_cvtepi32_ps(zeros_of<BITS>(w, row[r], blocks)) : _mm512_set1_ps(1 << (BITS - 1));
+      for (int m = 0; m < MR; ++m) {
+        const float* d = rows.d(i + m) + k0 / 32;
+        scale[r][m] = _mm512_mul_ps(s, _mm512_load_ps(d));
+        shifted[r][m] = _mm512_fmadd_ps(scale[r][m], _mm512_mul_ps(zero, _mm512_load_ps(d + rows.groups)), shifted[r][m]);
+      }
+    }
+    __m512i index = lane_group;
+    for (int64_t k = k0; k < k0 + 512 && k < w.k; k += kChunk) {
+      const int64_t bytes_left = ((w.k - k) * BITS + 7) / 8;
+      const uint8_t* codes = w.codes + k * BITS / 8;
+      for (int r = 0; r < 4; ++r) {
+        const uint8_t* p = codes + row[r] * w.row_bytes;
+        const __m512i bytes = bytes_left >= 64 ? _mm512_loadu_si512(p) : _mm512_maskz_loadu_epi8(first64(bytes_left), p);
+        for (int m = 0; m < MR; ++m) {
+          const __m512i dot = dot_chunk<BITS>(_mm512_setzero_si512(), bytes, rows.q(i + m) + k);
+          sum[r][m] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dot), _mm512_permutexvar_ps(index, scale[r][m]), sum[r][m]);
+        }
+      }
+      index = _mm512_add_epi32(index, _mm512_set1_epi32(16 / BITS));
+    }
+  }
+  for (int m = 0; m < MR; ++m) {
+    for (int r = 0; r < 4; ++r) sum[r][m] = _mm512_sub_ps(sum[r][m], shifted[r][m]);
+    result[m] = sum4(sum[0][m], sum[1][m], sum[2][m], sum[3][m]);
+  }
+}
+
+template <int BITS, int MR>
+static void few_rows(const QuantMatrix& w, const Row<BITS>& rows, int64_t i, int64_t n0, int64_t n1, const float* bias, float* y,
+                     int64_t ldy) {
+  const int shift = block_shift(w);
+  for (int64_t n = n0; n < n1; n += 4) {
+    __m128 result[MR];
+    few_rows_tile<BITS, MR>(w, rows, i, n, n1 - 1, shift, result);
+    const __mmask8 mask = (__mmask8)first16(smaller(4, n1 - n));
+    const __m128 offset = bias ? _mm_maskz_loadu_ps(mask, bias + n) : _mm_setzero_ps();
+    for (int m = 0; m < MR; ++m) _mm_mask_storeu_ps(y + (i + m) * ldy + n, mask, _mm_add_ps(result[m], offset));
+  }
+}
+
+// ---- many rows: lanes along N -------------------------------------------------------------------------------------------------------
+
+// Scratch of one panel, 512 codes of 32 rows. codes[((chunk * 16 + dword) * PLANES + plane) * 2 + half] are 4 codes of 16 rows.
+struct Panel {
+  __m512i codes[kPanelK / 4 * 2];
+  __m512 scale[16][2];   // [group][half]
+  __m512 offset[16][2];  // 2^(BITS-1) - zero
+};
+
+template <int BITS>
+static void unpack_panel(const QuantMatrix& w, int64_t n, int64_t n1, int64_t k0, int shift, Panel* panel) {
+  constexpr int PLANES = 8 / BITS;
+  const Blocks blocks = blocks_at(k0, w.k, 5, shift);
+  for (int half = 0; half < 2; ++half) {
+    const int64_t first = n + 16 * half, count = smaller(16, n1 - first);
+    __m512i r[16];
+    for (int i = 0; i < 16; ++i) r[i] = i < count ? _mm512_castps_si512(scales_of(w, first + i, blocks)) : _mm512_setzero_si512();
+    transpose16(r);
+    for (int g = 0; g < 16; ++g) panel->scale[g][half] = _mm512_castsi512_ps(r[g]);
+    if (w.zero_points) {
+      for (int i = 0; i < 16; ++i) r[i] = i < count ? zeros_of<BITS>(w, first + i, blocks) : _mm512_setzero_si512();
+      transpose16(r);
+      for (int g = 0; g < 16; ++g)
+        panel->offset[g][half] = _mm512_cvtepi32_ps(_mm512_sub_epi32(_mm512_set1_epi32(1 << (BITS - 1)), r[g]));
+    }
+    __m512i* out = panel->codes + half;
+    for (int64_t k = k0; k < k0 + kPanelK && k < w.k; k += 512 / BITS) {
+      const __mmask64 mask = first64(((w.k - k) * BITS + 7) / 8);
+      for (int i = 0; i < 16; ++i)
+        r[i] = i < count ? _mm512_maskz_loadu_epi8(mask, w.codes + (first + i) * w.row_bytes + k * BITS / 8) : _mm512_setzero_si512();
+      transpose16(r);
+      for (int j = 0; j < 16; ++j) {
+        _mm512_store_si512(out, plane<BITS, 0>(r[j]));
+        if (BITS <= 4) _mm512_store_si512(out + 2, plane<BITS, 1>(r[j]));
+        if (BITS == 2) _mm512_store_si512(out + 4, plane<BITS, 2>(r[j]));
+        if (BITS == 2) _mm512_store_si512(out + 6, plane<BITS, 3>(r[j]));
+        out += 2 * PLANES;
+      }
+    }
+  }
+}
+
+struct Store {
+  const float* bias;  // null: none
+  float* y;
+  int64_t ldy;
+  __mmask16 mask[2];
+  bool first, last;  // panel of the row
+};
+
+// MR rows of x from i on by one panel. A group of 32 codes is BITS dwords x PLANES.
+template <int BITS, int MR, bool ZEROS>
+static void many_rows_tile(const Panel* panel, const Row<BITS>& rows, int64_t i, int64_t k0, int groups, const Store& out) {
+  constexpr int PLANES = 8 / BITS;
+  __m512 sum[MR][2];
+  float* y = out.y + i * out.ldy;
+  for (int m = 0; m < MR; ++m)
+    for (int half = 0; half < 2; ++half)
+      sum[m][half] = out.first ? _mm512_setzero_ps() : _mm512_maskz_loadu_ps(out.mask[half], y + m * out.ldy + 16 * half);
+  const int64_t stride = rows.stride();
+  const int8_t* q = rows.q(i) + k0;
+  const float* d = rows.d(i) + k0 / 32;
+  const __m512i* codes = panel->codes;
+  for (int g = 0; g < groups; ++g) {
+    __m512i dot[MR][2];
+    for (int m = 0; m < MR; ++m) {
+      const int32_t shift = ((const int32_t*)((const char*)d + m * stride))[g + 2 * rows.groups];
+      dot[m][0] = dot[m][1] = _mm512_set1_epi32(shift);
+    }
+    const int8_t* group_q = q + g / (16 / BITS) * (512 / BITS) + g % (16 / BITS) * (4 * BITS);
+#pragma GCC unroll 8
+    for (int j = 0; j < 8; ++j) {
+      const __m512i c0 = _mm512_load_si512(codes), c1 = _mm512_load_si512(codes + 1);
+      codes += 2;
+      for (int m = 0; m < MR; ++m) {
+        int32_t four;
+        memcpy(&four, group_q + m * stride + 64 * (j % PLANES) + 4 * (j / PLANES), 4);
+        const __m512i x = _mm512_set1_epi32(four);
+        dot[m][0] = _mm512_dpbusd_epi32(dot[m][0], c0, x);
+        dot[m][1] = _mm512_dpbusd_epi32(dot[m][1], c1, x);
+      }
+    }
+    for (int m = 0; m < MR; ++m) {
+      const float* dm = (const float*)((const char*)d + m * stride) + g;
+      const __m512 scale_x = _mm512_set1_ps(*dm);
+      for (int half = 0; half < 2; ++half) {
+        __m512 value = _mm512_cvtepi32_ps(dot[m][half]);
+        if (ZEROS) value = _mm512_fmadd_ps(panel->offset[g][half], _mm512_set1_ps(dm[rows.groups]), value);
+        sum[m][half] = _mm512_fmadd_ps(_mm512_mul_ps(value, scale_x), panel->scale[g][half], sum[m][half]);
+      }
+    }
+  }
+  for (int m = 0; m < MR; ++m)
+    for (int half = 0; half < 2; ++half) {
+      if (out.last && out.bias) sum[m][half] = _mm512_add_ps(sum[m][half], _mm512_maskz_loadu_ps(out.mask[half], out.bias + 16 * half));
+      _mm512_mask_storeu_ps(y + m * out.ldy + 16 * half, out.mask[half], sum[m][half]);
+    }
+}
+
+template <int BITS, bool ZEROS>
+static void many_rows_tiles(const Panel* panel, const Row<BITS>& rows, int64_t m0, int64_t m1, int64_t k0, int groups,
+                            const Store& out) {
+  for (int64_t i = m0; i < m1;) {
+    // Tiles of 6 rows; a remainder of 1 or 2 is shared with the tile before it.
+    const int64_t left = m1 - i;
+    const int64_t tile = left >= 9 || left == 6 ? 6 : left > 6 ? (left + 1) / 2 : left;
+    switch (tile) {
+      case 1: many_rows_tile<BITS, 1, ZEROS>(panel, rows, i, k0, groups, out); break;
+      case 2: many_rows_tile<BITS, 2, ZEROS>(panel, rows, i, k0, groups, out); break;
+      case 3: many_rows_tile<BITS, 3, ZEROS>(panel, rows, i, k0, groups, out); break;
+      case 4: many_rows_tile<BITS, 4, ZEROS>(panel, rows, i, k0, groups, out); break;
+      case 5: many_rows_tile<BITS, 5, ZEROS>(panel, rows, i, k0, groups, out); break;
+      default: many_rows_tile<BITS, 6, ZEROS>(panel, rows, i, k0, groups, out); break;
+    }
+    i += tile;
+  }
+}
+
+template <int BITS>
+static void multiply(const QuantMatrix& w, const void* prepared, int64_t m, int64_t m0, int64_t m1, int64_t n0, int64_t n1,
+                     const float* bias, float* y, int64_t ldy, void* scratch) {
+  if (n0 >= n1) return;
+  const Row<BITS> rows = Row<BITS>::make(prepared, w.k);
+  if (m <= kFewRows) {
+    if (m1 - m0 == 1) few_rows<BITS, 1>(w, rows, m0, n0, n1, bias, y, ldy);
+    if (m1 - m0 == 2) few_rows<BITS, 2>(w, rows, m0, n0, n1, bias, y, ldy);
+    if (m1 - m0 == 3) few_rows<BITS, 3>(w, rows, m0, n0, n1, bias, y, ldy);
+    return;
+  }
+  const int shift = block_shift(w);
+  Panel* panel = (Panel*)scratch;
+  for (int64_t n = n0; n < n1; n += kPanelN) {
+    for (int64_t k0 = 0; k0 < w.k; k0 += kPanelK) {
+      unpack_panel<BITS>(w, n, n1, k0, shift, panel);
+      const int groups = (int)((smaller(kPanelK, w.k - k0) + 31) / 32);
+      const Store out = {bias ? bias + n : nullptr, y + n, ldy, {first16(n1 - n), first16(n1 - n - 16)}, k0 == 0, k0 + kPanelK >= w.k};
+      if (w.zero_points)
+        many_rows_tiles<BITS, true>(panel, rows, m0, m1, k0, groups, out);
+      else
+        many_rows_tiles<BITS, false>(panel, rows, m0, m1, k0, groups, out);
+    }
+  }
+}
+
+static size_t scratch_bytes(int64_t m, int64_t, int64_t) { return m <= kFewRows ? 0 : sizeof(Panel); }
+
+}  // namespace
+
+const QuantGemm kQuantI8Avx512Vnni[3] = {
+    {prepared_bytes<2>, prepare<2>, scratch_bytes, multiply<2>},
+    {prepared_bytes<4>, prepare<4>, scratch_bytes, multiply<4>},
+    {prepared_bytes<8>, prepare<8>, scratch_bytes, multiply<8>},
+};
+
+}  // namespace hotset::cpu

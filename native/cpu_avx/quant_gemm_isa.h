@@ -1,0 +1,19 @@
+// SPDX-License-Identifier: Apache-2.0
+// The tables that quant_gemm() chooses from: private to the quant_gemm files and their test.
+#pragma once
+#include "cpu_avx/quant_gemm.h"
+
+namespace hotset::cpu {
+
+// The scalar tables serve every matrix.
+extern const QuantGemm kQuantF32Scalar;
+extern const QuantGemm kQuantI8Scalar;
+
+#if defined(__x86_64__)
+// Indexed by code width: [0] 2 bits, [1] 4 bits, [2] 8 bits. They serve blocks that are a power of two of at least 16 (F32) or 32 (I8)
+// codes, or that cover the whole row.
+extern const QuantGemm kQuantF32Avx512[3];
+extern const QuantGemm kQuantI8Avx512Vnni[3];
+#endif
+
+}  // namespace hotset::cpu
