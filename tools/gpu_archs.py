@@ -7,15 +7,22 @@ Asks the driver itself: nvidia-smi is missing in many containers.
 import ctypes
 
 MAJOR, MINOR = 75, 76  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_*
+PLACES = ["libcuda.so.1", "/usr/lib/wsl/lib/libcuda.so.1", "/usr/local/nvidia/lib64/libcuda.so.1"]  # as native/cuda/driver.cpp
+
+
+def load_driver():
+    for path in PLACES:
+        try:
+            return ctypes.CDLL(path)
+        except OSError:
+            continue
+    return None
 
 
 def capabilities() -> list[tuple[int, int]]:
-    try:
-        cuda = ctypes.CDLL("libcuda.so.1")
-    except OSError:
-        return []
+    cuda = load_driver()
     count, value = ctypes.c_int(), ctypes.c_int()
-    if cuda.cuInit(0) or cuda.cuDeviceGetCount(ctypes.byref(count)):
+    if not cuda or cuda.cuInit(0) or cuda.cuDeviceGetCount(ctypes.byref(count)):
         return []
     found = []
     for index in range(count.value):
