@@ -264,7 +264,7 @@ HOTSET_API hotset_status hotset_session_metadata(const hotset_session *session, 
 /* JSON text: {"memory": [{"purpose", "where", "bytes", "bound"}...], "nodes": [...], "experts": [...], "options": {...}}:
  * what the session holds, executes and decided, and why. */
 HOTSET_API hotset_status hotset_session_plan(const hotset_session *session, char **out);
-/* JSON text: counters since creation: runs, nodes executed, plans made, heap allocations while running, experts used by layer. */
+/* JSON text: counters since creation: runs, failed runs, nodes executed, shape inferences, memory layouts, bytes of the arena. */
 HOTSET_API hotset_status hotset_session_stats(const hotset_session *session, char **out);
 /* JSON text in Chrome trace format of the last run made with the option "hotset.trace" = 1; "[]" otherwise. */
 HOTSET_API hotset_status hotset_session_trace(const hotset_session *session, char **out);

@@ -1,0 +1,210 @@
+// SPDX-License-Identifier: Apache-2.0
+// One run: bind buffers, run the nodes in order, hand over the outputs.
+#include <cstdlib>
+#include <cstring>
+
+#include "session/session.h"
+
+namespace hotset {
+namespace {
+
+int64_t now_ns() {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+std::string expected_text(const model::Value& v) {
+  std::string text = "[";
+  for (size_t i = 0; i < v.shape.size(); ++i) {
+    if (i) text += ",";
+    text += v.shape[i].value >= 0 ? std::to_string(v.shape[i].value) : v.shape[i].name.empty() ? "?" : v.shape[i].name;
+  }
+  return text + "]";
+}
+
+}  // namespace
+
+Status Session::check_inputs(RunState& state) const {
+  const model::Graph& graph = program_->graph();
+  for (size_t i = 0; i < graph.inputs.size(); ++i) {
+    const model::Value& declared = graph.values[graph.inputs[i]];
+    HOTSET_FAIL_IF(!state.has_input[i], invalid_argument, "input '%s' is missing", declared.name.c_str());
+    const Tensor& given = state.inputs[i];
+    HOTSET_FAIL_IF(given.dtype != declared.dtype, invalid_argument, "input '%s': element type %s, expected %s", declared.name.c_str(),
+                   dtype_name(given.dtype), dtype_name(declared.dtype));
+    if (!declared.has_shape) continue;
+    bool fits = static_cast<size_t>(given.shape.rank) == declared.shape.size();
+    for (size_t d = 0; fits && d < declared.shape.size(); ++d)
+      fits = declared.shape[d].value < 0 || declared.shape[d].value == given.shape.dim[d];
+    HOTSET_FAIL_IF(!fits, invalid_argument, "input '%s': shape %s, expected %s", declared.name.c_str(), to_text(given.shape).c_str(),
+                   expected_text(declared).c_str());
+  }
+  return {};
+}
+
+// Caller buffers may not overlap, but for an output over the input that its operator updates in place.
+Status Session::check_overlaps(const RunState& state) const {
+  const model::Graph& graph = program_->graph();
+  for (size_t o = 0; o < state.outputs.size(); ++o) {
+    const OutputSlot& slot = state.outputs[o];
+    const char* const from = static_cast<const char*>(slot.result.data);
+    if (!slot.requested || !slot.data || !from) continue;
+    const char* const to = from + slot.result.bytes();
+    const auto overlaps = [&](const void* data, size_t bytes) {
+      const char* other = static_cast<const char*>(data);
+      return other && other < to && from < other + bytes;
+    };
+    for (size_t i = 0; i < state.inputs.size(); ++i) {
+      if (!overlaps(state.inputs[i].data, state.inputs[i].bytes())) continue;
+      if (program_->in_place_inputs()[o] == static_cast<int>(i) && state.inputs[i].data == slot.data) continue;
+      return fail(Code::invalid_argument, "the buffer of output '%s' overlaps input '%s', which its operator cannot update in place",
+                  graph.values[graph.outputs[o]].name.c_str(), graph.values[graph.inputs[i]].name.c_str());
+    }
+    for (size_t p = 0; p < o; ++p)
+      if (state.outputs[p].requested && state.outputs[p].data && overlaps(state.outputs[p].result.data, state.outputs[p].result.bytes()))
+        return fail(Code::invalid_argument, "the buffers of outputs '%s' and '%s' overlap", graph.values[graph.outputs[p]].name.c_str(),
+                    graph.values[graph.outputs[o]].name.c_str());
+  }
+  return {};
+}
+
+// Gives output `o` its memory once its shape is known.
+Status Session::bind_output(RunState& state, int o) {
+  OutputSlot& slot = state.outputs[o];
+  const PlanValue& v = state.plan.value(graph().outputs[o]);
+  slot.result.dtype = v.tensor.dtype;
+  slot.result.shape = v.tensor.shape;
+  if (slot.data) {
+    HOTSET_FAIL_IF(slot.bytes < v.bytes, invalid_argument, "output '%s': the buffer has %zu bytes, shape %s of %s needs %zu",
+                   graph().values[graph().outputs[o]].name.c_str(), slot.bytes, to_text(v.tensor.shape).c_str(), dtype_name(v.tensor.dtype), v.bytes);
+    slot.result.data = slot.data;
+    return {};
+  }
+  if (!slot.keep || slot.owned_bytes < v.bytes || !slot.owned) {
+    std::free(slot.owned);
+    slot.owned_bytes = std::max<size_t>(v.bytes, 1);
+    slot.owned = std::malloc(slot.owned_bytes);
+    if (!slot.owned) {
+      slot.owned_bytes = 0;
+      return fail(Code::out_of_memory, "output '%s': cannot allocate %zu bytes", graph().values[graph().outputs[o]].name.c_str(), v.bytes);
+    }
+  }
+  slot.result.data = slot.owned;
+  return {};
+}
+
+Status Session::run_dynamic(RunState& state, int s) {
+  Plan& plan = state.plan;
+  HOTSET_TRY(plan.infer_dynamic(s));
+  const Step& step = program_->steps()[s];
+  state.in.clear();
+  state.out.clear();
+  bool runs = false;
+  for (model::ValueId id : step.inputs) state.in.push_back(id == model::kNone ? nullptr : &plan.value(id).tensor);
+  for (model::ValueId id : step.outputs) {
+    state.out.push_back(id == model::kNone ? nullptr : &plan.value(id).tensor);
+    if (id == model::kNone) continue;
+    PlanValue& v = plan.value(id);
+    if (v.is_known) {
+      v.tensor.data = v.content.data();
+    } else if (v.view_of >= 0) {
+      v.tensor.data = static_cast<std::byte*>(plan.value(v.view_of).tensor.data) + v.view_offset;
+    } else if (v.output >= 0) {
+      HOTSET_TRY(bind_output(state, v.output));
+      v.tensor.data = state.outputs[v.output].result.data;
+      runs = true;
+    } else {
+      state.dynamic.emplace_back(std::max<size_t>(v.bytes, 1));
+      v.tensor.data = state.dynamic.back().data();
+      runs = true;
+    }
+  }
+  Status status;
+  if (runs) {
+    const AlignedBuffer workspace(plan.workspace_bytes(s));
+    status = step.kernel->run({state.in, state.out, workspace.data(), pool_.get()});
+  }
+  if (!status.ok()) return std::move(status).at(program_->node(step).text());
+  // A requested output that the operator left as a view or known content is copied.
+  for (model::ValueId id : step.outputs) {
+    if (id == model::kNone) continue;
+    PlanValue& v = plan.value(id);
+    if (v.output < 0 || (!v.is_known && v.view_of < 0)) continue;
+    HOTSET_TRY(bind_output(state, v.output));
+    if (v.bytes) std::memcpy(state.outputs[v.output].result.data, v.tensor.data, v.bytes);
+  }
+  return {};
+}
+
+Status Session::run_steps(RunState& state, const RunControl* control, std::vector<NodeTrace>* trace) {
+  const auto cancelled = [&] { return control && control->cancelled.load(std::memory_order_relaxed); };
+  for (const Plan::ActiveStep& active : state.plan.active()) {
+    if (cancelled()) return fail(Code::cancelled, "the run was cancelled");
+    const int64_t start = trace ? now_ns() : 0;
+    if (Status status = program_->steps()[active.step].kernel->run(active.context); !status.ok())
+      return std::move(status).at(program_->node(program_->steps()[active.step]).text());
+    if (trace) trace->push_back({active.step, start, now_ns()});
+  }
+  state.dynamic.clear();
+  for (int s = state.plan.first_dynamic(); s < static_cast<int>(program_->steps().size()); ++s) {
+    if (cancelled()) return fail(Code::cancelled, "the run was cancelled");
+    const int64_t start = trace ? now_ns() : 0;
+    HOTSET_TRY(run_dynamic(state, s));
+    if (trace) trace->push_back({s, start, now_ns()});
+  }
+  return {};
+}
+
+Status Session::execute(RunState& state, const RunControl* control) {
+  Plan& plan = state.plan;
+  HOTSET_TRY(check_inputs(state));
+  for (size_t i = 0; i < state.inputs.size(); ++i) HOTSET_TRY(plan.set_input(static_cast<int>(i), state.inputs[i]));
+  for (size_t o = 0; o < state.outputs.size(); ++o) plan.set_requested(static_cast<int>(o), state.outputs[o].requested);
+  const uint64_t inferred = plan.n_inferred(), layouts = plan.n_layouts();
+  HOTSET_TRY(plan.prepare());
+  stats_.inferences.fetch_add(plan.n_inferred() - inferred, std::memory_order_relaxed);
+  if (plan.n_layouts() != layouts) {
+    stats_.layouts.fetch_add(1, std::memory_order_relaxed);
+    if (state.arena.bytes() < plan.arena_bytes()) {
+      state.arena = AlignedBuffer();  // the old block goes first: nothing in it outlives a run
+      state.arena = AlignedBuffer(plan.arena_bytes());
+      size_t known = arena_bytes_.load(std::memory_order_relaxed);
+      while (known < plan.arena_bytes() && !arena_bytes_.compare_exchange_weak(known, plan.arena_bytes(), std::memory_order_relaxed)) {
+      }
+    }
+    plan.bind_arena(state.arena.data());
+    for (Plan::ActiveStep& active : plan.active()) active.context.pool = pool_.get();
+  }
+  const model::Graph& graph = program_->graph();
+  for (size_t o = 0; o < state.outputs.size(); ++o) {
+    if (!state.outputs[o].requested) continue;
+    PlanValue& v = plan.value(graph.outputs[o]);
+    if (v.place == Place::none) continue;  // made by a dynamic step, bound there
+    HOTSET_TRY(bind_output(state, static_cast<int>(o)));
+  }
+  for (size_t o = 0; o < state.outputs.size(); ++o) {
+    if (!state.outputs[o].requested) continue;
+    const PlanValue& v = plan.value(graph.outputs[o]);
+    if (v.place == Place::none || v.root < 0) continue;
+    PlanValue& root = plan.value(v.root);
+    if (root.place == Place::output && root.output == static_cast<int>(o)) root.tensor.data = state.outputs[o].result.data;
+  }
+  HOTSET_TRY(check_overlaps(state));
+  plan.bind_views();
+
+  std::vector<NodeTrace> events;
+  HOTSET_TRY(run_steps(state, control, trace_ ? &events : nullptr));
+  for (const auto& [o, id] : plan.copies()) {
+    const PlanValue& v = plan.value(id);
+    if (v.place == Place::none) HOTSET_TRY(bind_output(state, o));
+    if (v.bytes) std::memmove(state.outputs[o].result.data, v.tensor.data, v.bytes);
+  }
+  stats_.runs.fetch_add(1, std::memory_order_relaxed);
+  stats_.nodes.fetch_add(plan.active().size() + program_->steps().size() - static_cast<size_t>(plan.first_dynamic()), std::memory_order_relaxed);
+  if (trace_) {
+    const std::lock_guard lock(trace_mutex_);
+    trace_events_ = std::move(events);
+  }
+  return {};
+}
+
+}  // namespace hotset

@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: Apache-2.0
+// Creation of sessions and of run states.
+#include "session/session.h"
+
+#include <cstdlib>
+
+#if defined(_WIN32)
+#include <process.h>
+#else
+#include <unistd.h>
+#endif
+
+namespace hotset {
+namespace {
+
+int64_t process_id() {
+#if defined(_WIN32)
+  return _getpid();
+#else
+  return getpid();
+#endif
+}
+
+constexpr int kLogInfo = 1, kLogWarning = 2;
+
+}  // namespace
+
+RunState::RunState(const Program& program)
+    : plan(program), inputs(program.graph().inputs.size()), has_input(inputs.size(), 0), outputs(program.graph().outputs.size()) {}
+
+RunState::~RunState() {
+  for (OutputSlot& slot : outputs)
+    if (slot.keep) std::free(slot.owned);
+}
+
+void Session::log(int level, const std::string& text) const {
+  if (callbacks_.log && level >= callbacks_.log_level) callbacks_.log(level, text.c_str());
+}
+
+namespace {
+Status report(const Callbacks& callbacks, const char* stage, uint64_t done, uint64_t total) {
+  if (callbacks.progress && !callbacks.progress(stage, done, total)) return Status(Code::cancelled, "the progress callback cancelled the load");
+  return {};
+}
+}  // namespace
+
+Result<std::unique_ptr<Session>> Session::create(const std::string& path, const Options& options, const Callbacks& callbacks) {
+  HOTSET_TRY(report(callbacks, "read", 0, 1));
+  model::ReadOptions read;
+  read.has_kernel = ops::has_kernel;
+  HOTSET_ASSIGN(auto model, model::read_model(path, read));
+  HOTSET_TRY(report(callbacks, "read", 1, 1));
+  return finish(std::move(model), options, callbacks, false);
+}
+
+Result<std::unique_ptr<Session>> Session::create_from_memory(const void* bytes, size_t n_bytes, const Options& options, const Callbacks& callbacks) {
+  HOTSET_TRY(report(callbacks, "read", 0, 1));
+  model::ReadOptions read;
+  read.has_kernel = ops::has_kernel;
+  read.external_folder = options.get("session.model_external_initializers_file_folder_path");
+  HOTSET_ASSIGN(auto model, model::read_model_bytes(bytes, n_bytes, read));
+  HOTSET_TRY(report(callbacks, "read", 1, 1));
+  return finish(std::move(model), options, callbacks, false);
+}
+
+Result<std::unique_ptr<Session>> Session::create_for_planning(const std::string& path, const Options& options) {
+  model::ReadOptions read;
+  read.has_kernel = ops::has_kernel;
+  read.map_weights = false;
+  HOTSET_ASSIGN(auto model, model::read_model(path, read));
+  return finish(std::move(model), options, {}, true);
+}
+
+Result<std::unique_ptr<Session>> Session::finish(std::unique_ptr<model::Model> model, const Options& options, const Callbacks& callbacks, bool planning) {
+  std::unique_ptr<Session> s(new Session);
+  s->options_ = options;
+  s->callbacks_ = callbacks;
+  s->trace_ = options.get_bool("hotset.trace");
+  s->process_ = process_id();
+  for (const std::string& key : options.unknown_keys()) s->log(kLogInfo, "option '" + key + "' is not used");
+  const int64_t threads = options.get_int("intra_op_num_threads");
+  s->pool_ = std::make_unique<ThreadPool>(planning ? 1 : threads ? static_cast<int>(threads) : available_threads());
+  Program::Settings settings;
+  const std::string& activation = options.get("hotset.cpu_activation");
+  settings.config.cpu_activation = activation == "float"  ? ops::CpuActivation::exact
+                                   : activation == "int8" ? ops::CpuActivation::int8
+                                                          : ops::CpuActivation::by_node;
+  settings.config.n_threads = s->pool_->size();
+  settings.fuse = options.get_bool("hotset.fuse");
+  settings.run_constants = !planning;
+  settings.warn = [&s](const std::string& text) { s->log(kLogWarning, text); };
+  HOTSET_TRY(report(callbacks, "prepare", 0, 1));
+  HOTSET_ASSIGN(s->program_, Program::build(std::move(model), settings, *s->pool_));
+  HOTSET_TRY(report(callbacks, "prepare", 1, 1));
+  const model::Graph& graph = s->graph();
+  for (size_t i = 0; i < graph.inputs.size(); ++i) s->input_names_[graph.values[graph.inputs[i]].name] = static_cast<int>(i);
+  for (size_t i = 0; i < graph.outputs.size(); ++i) s->output_names_[graph.values[graph.outputs[i]].name] = static_cast<int>(i);
+  return s;
+}
+
+int Session::input_index(std::string_view name) const {
+  const auto it = input_names_.find(name);
+  return it == input_names_.end() ? -1 : it->second;
+}
+
+int Session::output_index(std::string_view name) const {
+  const auto it = output_names_.find(name);
+  return it == output_names_.end() ? -1 : it->second;
+}
+
+Result<std::unique_ptr<RunState>> Session::acquire() {
+  if (process_id() != process_) return fail(Code::invalid_state, "the session was created in another process: create a new one after fork()");
+  HOTSET_TRY(program_->prepare_lazy(*pool_));
+  {
+    const std::lock_guard lock(states_mutex_);
+    if (!states_.empty()) {
+      std::unique_ptr<RunState> state = std::move(states_.back());
+      states_.pop_back();
+      return state;
+    }
+  }
+  return std::make_unique<RunState>(*program_);
+}
+
+void Session::release(std::unique_ptr<RunState> state) {
+  for (size_t i = 0; i < state->has_input.size(); ++i) state->has_input[i] = 0;
+  for (OutputSlot& slot : state->outputs) slot = {};
+  const std::lock_guard lock(states_mutex_);
+  states_.push_back(std::move(state));
+}
+
+std::vector<NodeTrace> Session::last_trace() const {
+  const std::lock_guard lock(trace_mutex_);
+  return trace_events_;
+}
+
+Status Session::run(RunState& state, const RunControl* control) {
+  if (process_id() != process_) return fail(Code::invalid_state, "the session was created in another process: create a new one after fork()");
+  Status status = execute(state, control);
+  if (!status.ok()) {
+    stats_.failed_runs.fetch_add(1, std::memory_order_relaxed);
+    for (OutputSlot& slot : state.outputs) {
+      if (!slot.keep) {
+        std::free(slot.owned);
+        slot.owned = nullptr;
+      }
+      slot.result.data = nullptr;
+    }
+    if (control && !control->tag.empty()) status = std::move(status).at("run '" + control->tag + "'");
+  }
+  return status;
+}
+
+}  // namespace hotset

@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0
+// A loaded model that can run: options, threads, program, and the states of its runs.
+#pragma once
+#include <atomic>
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "session/options.h"
+#include "session/plan.h"
+#include "session/program.h"
+
+namespace hotset {
+
+// What the host gave with the options: where messages and progress go.
+struct Callbacks {
+  int log_level = 4;  // hotset_log_level; 4 is off
+  std::function<void(int level, const char* text)> log;
+  std::function<bool(const char* stage, uint64_t done, uint64_t total)> progress;  // false: cancel
+};
+
+// Cancel flag and tag of a run.
+struct RunControl {
+  std::atomic<bool> cancelled{false};
+  std::string tag;
+};
+
+// A graph output of one run. data == null: the session allocates into `owned`.
+struct OutputSlot {
+  bool requested = false;
+  void* data = nullptr;    // caller's buffer
+  size_t bytes = 0;        // its size
+  Tensor result;           // set by the run
+  void* owned = nullptr;   // allocated by the run with std::malloc; the caller frees it
+  bool keep = false;       // binding-owned buffer: `owned` (of owned_bytes) is used again when large enough
+  size_t owned_bytes = 0;
+};
+
+// Inputs, outputs and memory of one run at a time.
+struct RunState {
+  explicit RunState(const Program& program);
+  ~RunState();
+  Plan plan;
+  std::vector<Tensor> inputs;          // by graph input; data set by the caller
+  std::vector<char> has_input;
+  std::vector<OutputSlot> outputs;     // by graph output
+  AlignedBuffer arena;
+  std::vector<AlignedBuffer> dynamic;  // values of steps whose shapes were not known before the run
+  std::vector<Tensor*> in, out;        // scratch for dynamic steps
+};
+
+struct NodeTrace {
+  int32_t step;
+  int64_t start_ns, end_ns;
+};
+
+class Session {
+ public:
+  static Result<std::unique_ptr<Session>> create(const std::string& path, const Options& options, const Callbacks& callbacks);
+  static Result<std::unique_ptr<Session>> create_from_memory(const void* bytes, size_t n_bytes, const Options& options, const Callbacks& callbacks);
+  // For reports only: weights are not mapped and nothing can run.
+  static Result<std::unique_ptr<Session>> create_for_planning(const std::string& path, const Options& options);
+
+  const Program& program() const { return *program_; }
+  const model::Graph& graph() const { return program_->graph(); }
+  const Options& options() const { return options_; }
+  int input_index(std::string_view name) const;   // -1 when unknown
+  int output_index(std::string_view name) const;
+
+  // A state for one run; give it back with release(). Fails after fork().
+  Result<std::unique_ptr<RunState>> acquire();
+  void release(std::unique_ptr<RunState> state);
+
+  // Runs with what `state` holds. On failure buffers allocated by the run are freed again.
+  Status run(RunState& state, const RunControl* control);
+
+  struct Stats {
+    std::atomic<uint64_t> runs{0}, failed_runs{0}, nodes{0}, inferences{0}, layouts{0};
+  };
+  const Stats& stats() const { return stats_; }
+  size_t arena_bytes() const { return arena_bytes_.load(std::memory_order_relaxed); }
+  std::vector<NodeTrace> last_trace() const;
+  int n_threads() const { return pool_->size(); }
+
+ private:
+  Session() = default;
+  static Result<std::unique_ptr<Session>> finish(std::unique_ptr<model::Model> model, const Options& options, const Callbacks& callbacks, bool planning);
+  void log(int level, const std::string& text) const;
+  Status check_inputs(RunState& state) const;
+  Status bind_output(RunState& state, int output);
+  Status check_overlaps(const RunState& state) const;
+  Status run_steps(RunState& state, const RunControl* control, std::vector<NodeTrace>* trace);
+  Status run_dynamic(RunState& state, int s);
+  Status execute(RunState& state, const RunControl* control);
+
+  Options options_;
+  Callbacks callbacks_;
+  std::unique_ptr<ThreadPool> pool_;
+  std::unique_ptr<Program> program_;
+  std::unordered_map<std::string_view, int> input_names_, output_names_;
+  std::mutex states_mutex_;
+  std::vector<std::unique_ptr<RunState>> states_;
+  Stats stats_;
+  std::atomic<size_t> arena_bytes_{0};
+  bool trace_ = false;
+  int64_t process_ = 0;
+  mutable std::mutex trace_mutex_;
+  std::vector<NodeTrace> trace_events_;
+};
+
+}  // namespace hotset
