@@ -1,7 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // A model as read from a file: nodes, values, places of weights. No shapes are computed here and no weight is copied.
+//
+// Subgraphs (the branches of If, the body of Loop and Scan) are Graphs of their own, held by an attribute of their node. A value
+// that a subgraph reads from outside is a value of the subgraph without producer, listed in Graph::captures with the value of
+// the enclosing graph that it stands for. A capture reaches one level: for a value from two levels up the graph between
+// captures it as well. Captured constants are plain constants of the subgraph, not captures.
+//
+// Local functions without a kernel are inlined: their nodes and values belong to the calling graph, under new names.
+// Constant nodes have become constants.
 #pragma once
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -24,7 +33,8 @@ struct Dim {
   std::string name;    // of a symbolic dimension; a name made of digits has become a value
 };
 
-// Where the bytes of a constant lie. `tensor.data` points into a mapping or into memory that the Model owns.
+// Where the bytes of a constant lie. `tensor.data` points into a mapping or into memory that the Model owns. Files align nothing:
+// the address may be odd. Data of 0 elements are never null. Strings are not kept: such constants have no data and no reader.
 struct Constant {
   Tensor tensor;
   int file = -1;        // index into Model::files; -1: bytes owned by the model (typed fields, Constant nodes, inline data)
@@ -37,22 +47,24 @@ struct Value {
   bool has_shape = false;
   std::vector<Dim> shape;
   int constant = -1;   // index into Graph::constants
-  int32_t producer = -1;  // node index
+  int32_t producer = -1;  // node index; -1: a constant, an input, a capture
+  bool is_input = false;  // of its graph
 };
 
 struct Graph;
 
-// Attribute value. Tensors are constants of the graph that owns the node.
+// Attribute value; nothing for the kinds that no operator here has (lists of tensors or graphs, sparse tensors, types).
 struct Attribute {
   std::variant<std::monostate, int64_t, float, std::string, std::vector<int64_t>, std::vector<float>, std::vector<std::string>,
-               Constant, std::shared_ptr<Graph>>  // shared: copies of a node (inlined functions) read the same subgraph
+               Constant, std::shared_ptr<Graph>>  // shared, so that nodes can be copied: copies read the same subgraph
       value;
 };
 
 struct Node {
-  std::string name, op_type, domain;  // domain "" is ai.onnx
+  std::string name, op_type, domain;  // domain "" is ai.onnx; a node without name is called as its first output
   int opset = 1;                      // version of its domain in force for this node
   std::vector<ValueId> inputs, outputs;
+  std::vector<ValueId> captures;      // what its subgraphs read of this graph, each value once: inputs in all but name
   std::map<std::string, Attribute, std::less<>> attributes;
 
   const Attribute* find(std::string_view key) const {
@@ -71,13 +83,24 @@ struct Node {
   std::string text() const;
 };
 
+struct Capture {
+  ValueId inner, outer;  // value of this graph, value of the enclosing graph
+};
+
+// Lets names be looked up without making a string.
+struct NameHash {
+  using is_transparent = void;
+  size_t operator()(std::string_view name) const { return std::hash<std::string_view>()(name); }
+};
+
 struct Graph {
   std::string name;
   std::vector<Value> values;
   std::vector<Constant> constants;
   std::vector<Node> nodes;               // in an order in which every value is made before it is read
   std::vector<ValueId> inputs, outputs;  // inputs without those that have an initializer
-  std::unordered_map<std::string, ValueId> ids;
+  std::vector<Capture> captures;         // of a subgraph
+  std::unordered_map<std::string, ValueId, NameHash, std::equal_to<>> ids;
 
   const Constant* constant(ValueId id) const {
     return id == kNone || values[id].constant < 0 ? nullptr : &constants[values[id].constant];
@@ -87,11 +110,12 @@ struct Graph {
 // One mapped file. Mapped read-only and shared: pages are the page cache's, never a private copy.
 class MappedFile {
  public:
-  static Result<std::shared_ptr<MappedFile>> open(const std::string& utf8_path);
+  // With `map` false only its size is read. A missing or unreadable file, or a folder: not_found.
+  static Result<std::shared_ptr<MappedFile>> open(const std::string& utf8_path, bool map = true);
   ~MappedFile();
   MappedFile(const MappedFile&) = delete;
   MappedFile& operator=(const MappedFile&) = delete;
-  const uint8_t* data() const { return data_; }
+  const uint8_t* data() const { return data_; }  // null when empty or not mapped
   uint64_t bytes() const { return bytes_; }
   const std::string& path() const { return path_; }
   // Tells the system that this range will not be read again soon; its pages may go. Whole pages inside the range only.
@@ -114,23 +138,37 @@ struct Metadata {
   std::vector<std::pair<std::string, std::string>> properties;
 };
 
+// The model keeps alive what its constants point at.
 struct Model {
   Graph graph;
   Metadata metadata;
-  std::vector<std::shared_ptr<MappedFile>> files;       // [0] the .onnx file when it was mapped, then external data
+  std::vector<std::shared_ptr<MappedFile>> files;       // [0] the .onnx file if model_mapped, then external data
+  bool model_mapped = false;                            // read from a path: inline raw data lie in files[0]
   std::vector<std::unique_ptr<uint8_t[]>> owned;        // decoded typed fields, copied model bytes
   // External data whose bytes are not mapped (plan only): constants have a null data pointer then.
   bool weights_mapped = true;
 };
 
 struct ReadOptions {
-  std::string external_folder;  // for models given as bytes; empty: the folder of the model file
+  std::string external_folder;  // of the data files; empty: the folder of the model file (bytes: no data files)
   bool map_weights = true;      // false: check presence and length of external data only
   // Asked whether (domain, op type) has a kernel: local functions without one are inlined, with one their body is ignored.
   bool (*has_kernel)(std::string_view domain, std::string_view op_type) = nullptr;
 };
 
+// The highest opset of ai.onnx that is read. Other domains may have any.
+inline constexpr int kMaxOpset = 28;
+
+// Reads a model and checks its structure: every value made once and before it is read, every constant complete. Whether an
+// operator has a kernel is not checked here. Statuses: not_found (the model or a data file), invalid_model, unsupported (opset,
+// element type, rank, sparse and string tensors, recursive functions).
 Result<std::unique_ptr<Model>> read_model(const std::string& utf8_path, const ReadOptions& options);
+// The same from memory, which is copied.
 Result<std::unique_ptr<Model>> read_model_bytes(const void* bytes, size_t n_bytes, const ReadOptions& options);
+
+// 'name' for messages: control characters and broken UTF-8 become '?', long names are cut.
+std::string quote(std::string_view name);
+// Whether it is UTF-8 without NUL, as all names of a Model are.
+bool valid_text(std::string_view text);
 
 }  // namespace hotset::model
