@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+// The thread pool runs every task once, from several callers, with exceptions, with any number of threads.
+#include "base/thread_pool.h"
+
+#include <atomic>
+#include <cstdio>
+#include <cstdlib>
+#include <ctime>
+#include <stdexcept>
+#include <vector>
+
+using hotset::ThreadPool;
+
+namespace {
+
+int failures = 0;
+void expect(bool ok, const char* what) {
+  if (ok) return;
+  std::printf("FAILED: %s\n", what);
+  ++failures;
+}
+
+void each_task_once(int n_threads) {
+  ThreadPool pool(n_threads);
+  for (int round = 0; round < 400; ++round) {
+    const int n = round % 67;
+    std::vector<std::atomic<int>> hits(static_cast<size_t>(n));
+    std::atomic<bool> bad_thread{false};
+    pool.parallel_for(n, [&](int64_t task, int thread) {
+      hits[static_cast<size_t>(task)].fetch_add(1);
+      if (thread < 0 || thread >= pool.size()) bad_thread = true;
+    });
+    for (const auto& h : hits) expect(h.load() == 1, "a task ran once");
+    expect(!bad_thread, "thread numbers are in range");
+  }
+}
+
+// Jobs of changing size and context back to back: a late worker must never run a task of another job.
+void no_task_of_an_old_job() {
+  ThreadPool pool(4);
+  std::atomic<int64_t> total{0};
+  int64_t expected = 0;
+  for (int round = 0; round < 50000; ++round) {
+    const int n = 2 + round % 5;
+    int64_t local[8] = {};
+    pool.parallel_for(n, [&](int64_t task, int) { local[task] += round + task; });
+    for (int i = 0; i < n; ++i) {
+      expect(local[i] == round + i, "the task saw its own job");
+      total += local[i];
+      expected += round + i;
+    }
+  }
+  expect(total == expected, "sums agree");
+}
+
+void several_callers() {
+  ThreadPool pool(3);
+  std::atomic<int> done{0};
+  std::vector<std::thread> callers;
+  for (int c = 0; c < 4; ++c) {
+    callers.emplace_back([&] {
+      for (int round = 0; round < 2000; ++round) {
+        std::atomic<int> n{0};
+        pool.parallel_for(9, [&](int64_t, int) { n.fetch_add(1); });
+        if (n == 9) done.fetch_add(1);
+      }
+    });
+  }
+  for (auto& t : callers) t.join();
+  expect(done == 8000, "every call of every caller ran all its tasks");
+}
+
+void exceptions_come_back() {
+  ThreadPool pool(4);
+  for (int round = 0; round < 200; ++round) {
+    bool caught = false;
+    try {
+      pool.parallel_for(16, [&](int64_t task, int) {
+        if (task == round % 16) throw std::runtime_error("task");
+      });
+    } catch (const std::runtime_error&) {
+      caught = true;
+    }
+    expect(caught, "the exception reached the caller");
+  }
+  std::atomic<int> n{0};
+  pool.parallel_for(16, [&](int64_t, int) { n.fetch_add(1); });
+  expect(n == 16, "the pool works after exceptions");
+}
+
+void nested_calls_run_inline() {
+  ThreadPool pool(2);
+  std::atomic<int> n{0};
+  pool.parallel_for(4, [&](int64_t, int) { pool.parallel_for(4, [&](int64_t, int) { n.fetch_add(1); }); });
+  expect(n == 16, "nested tasks ran");
+}
+
+void idle_pool_uses_no_processor() {
+  ThreadPool pool(2);
+  pool.parallel_for(2, [](int64_t, int) {});
+  const std::clock_t before = std::clock();
+  std::this_thread::sleep_for(std::chrono::milliseconds(300));
+  const double used = static_cast<double>(std::clock() - before) / CLOCKS_PER_SEC;
+  expect(used < 0.02, "idle workers sleep");
+}
+
+}  // namespace
+
+int main() {
+  for (int n : {1, 2, 3, 65, 129}) each_task_once(n);
+  no_task_of_an_old_job();
+  several_callers();
+  exceptions_come_back();
+  nested_calls_run_inline();
+  idle_pool_uses_no_processor();
+  if (!failures) std::printf("ok\n");
+  return failures ? EXIT_FAILURE : EXIT_SUCCESS;
+}
