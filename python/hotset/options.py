@@ -1,0 +1,226 @@
+# SPDX-License-Identifier: Apache-2.0
+"""SessionOptions and RunOptions with onnxruntime's attributes, over the option table of the library."""
+
+import collections
+import enum
+import functools
+import logging
+import sys
+
+from ._errors import InvalidArgument, Unsupported, check
+from ._native import ffi, lib, own, string, text
+
+logger = logging.getLogger("hotset")
+logger.addHandler(logging.NullHandler())  # a library is silent unless the program sets up logging
+
+OptionInfo = collections.namedtuple("OptionInfo", "key type default allowed help")
+
+
+class GraphOptimizationLevel(enum.IntEnum):
+    ORT_DISABLE_ALL = 0
+    ORT_ENABLE_BASIC = 1
+    ORT_ENABLE_EXTENDED = 2
+    ORT_ENABLE_LAYOUT = 3
+    ORT_ENABLE_ALL = 99
+
+
+class ExecutionMode(enum.IntEnum):
+    ORT_SEQUENTIAL = 0
+    ORT_PARALLEL = 1
+
+
+class ExecutionOrder(enum.IntEnum):
+    DEFAULT = 0
+    PRIORITY_BASED = 1
+    MEMORY_EFFICIENT = 2
+
+
+@functools.cache
+def option_table():
+    """Every option the library knows, as rows (key, type, default, allowed, help)."""
+    rows = []
+    info = ffi.new("hotset_option_info *")
+    for index in range(lib.hotset_option_count()):
+        info.struct_size = ffi.sizeof("hotset_option_info")
+        check(lib.hotset_option_at(index, info))
+        rows.append(OptionInfo(*map(string, (info.key, info.type, info.default_value, info.allowed, info.help))))
+    return tuple(rows)
+
+
+@functools.cache
+def _known_keys():
+    return frozenset(row.key for row in option_table())
+
+
+_LOG_LEVELS = {
+    lib.HOTSET_LOG_VERBOSE: logging.DEBUG,
+    lib.HOTSET_LOG_INFO: logging.INFO,
+    lib.HOTSET_LOG_WARNING: logging.WARNING,
+    lib.HOTSET_LOG_ERROR: logging.ERROR,
+}
+
+
+def _log(level, message, user):
+    if not sys.is_finalizing():
+        logger.log(_LOG_LEVELS.get(level, logging.ERROR), "%s", string(message))
+
+
+_log_callback = ffi.callback("hotset_log_callback", _log)  # lives as long as any session may log
+
+
+def _as_option(value):
+    if isinstance(value, bool):
+        return "1" if value else "0"
+    return str(int(value)) if isinstance(value, enum.IntEnum) else str(value)
+
+
+def _attribute(name, default, doc):
+    """An onnxruntime attribute: passed on where the library has an option of that name, otherwise remembered only."""
+
+    def get(self):
+        return self._values.get(name, default)
+
+    def set(self, value):
+        if name in _known_keys():
+            self.add_session_config_entry(name, _as_option(value))
+        self._values[name] = value
+
+    return property(get, set, doc=doc)
+
+
+class SessionOptions:
+    """How a session loads and runs a model. Values are checked when they are set."""
+
+    def __init__(self):
+        out = ffi.new("hotset_options **")
+        check(lib.hotset_options_create(out))
+        self._handle = own(out[0], lib.hotset_options_free)
+        self._values = {}
+        self._entries = {}  # all that was passed on, for _with_defaults
+        self.log_severity_level = lib.HOTSET_LOG_WARNING
+        self.set_progress(None)
+
+    def _with_defaults(self, entries):
+        """A copy in which `entries` hold where nothing else was set."""
+        copy = SessionOptions()
+        for key, value in {**entries, **self._entries}.items():
+            copy.add_session_config_entry(key, value)
+        copy.log_severity_level = self.log_severity_level
+        copy._values.update(self._values)
+        copy.set_progress(self._progress)
+        return copy
+
+    intra_op_num_threads = _attribute("intra_op_num_threads", 0, "Worker threads of the session; 0 chooses.")
+    inter_op_num_threads = _attribute("inter_op_num_threads", 0, "Accepted for compatibility: nodes run one after another.")
+    execution_mode = _attribute("execution_mode", ExecutionMode.ORT_SEQUENTIAL, "Accepted for compatibility.")
+    execution_order = _attribute("execution_order", ExecutionOrder.DEFAULT, "Accepted for compatibility.")
+    graph_optimization_level = _attribute(
+        "graph_optimization_level", GraphOptimizationLevel.ORT_ENABLE_ALL, "How far the graph may be rewritten."
+    )
+    enable_cpu_mem_arena = _attribute("enable_cpu_mem_arena", True, "Accepted for compatibility: memory is laid out once.")
+    enable_mem_pattern = _attribute("enable_mem_pattern", True, "Accepted for compatibility: memory is laid out once.")
+    enable_mem_reuse = _attribute("enable_mem_reuse", True, "Accepted for compatibility: buffers are always reused.")
+    use_deterministic_compute = _attribute("use_deterministic_compute", False, "Accepted for compatibility: always so.")
+    log_verbosity_level = _attribute("log_verbosity_level", 0, "Accepted for compatibility.")
+    logid = _attribute("logid", "", "Accepted for compatibility.")
+
+    @property
+    def log_severity_level(self):
+        """0 verbose, 1 info, 2 warning, 3 error, 4 off. Messages go to the logger "hotset"."""
+        return self._values["log_severity_level"]
+
+    @log_severity_level.setter
+    def log_severity_level(self, level):
+        level = lib.HOTSET_LOG_WARNING if level == -1 else int(level)
+        check(lib.hotset_options_set_log(self._handle, level, _log_callback, ffi.NULL))
+        self._values["log_severity_level"] = level
+
+    def add_session_config_entry(self, key, value):
+        check(lib.hotset_options_set(self._handle, text(key), text(value)))
+        self._entries[key] = value
+
+    def get_session_config_entry(self, key):
+        out = ffi.new("const char **")
+        check(lib.hotset_options_get(self._handle, text(key), out))
+        return string(out[0])
+
+    def set_progress(self, callback):
+        """`callback(stage, done, total)` is called while a model loads; returning False or raising stops the load."""
+        failure = []
+
+        def bridge(stage, done, total, user):
+            try:
+                return 1 if callback(string(stage), done, total) is False else 0
+            except BaseException as error:  # comes out of InferenceSession(...)
+                failure.append(error)
+                return 1
+
+        native = ffi.callback("hotset_progress_callback", bridge) if callback else ffi.NULL
+        check(lib.hotset_options_set_progress(self._handle, native, ffi.NULL))
+        self._progress, self._progress_native, self._progress_failure = callback, native, failure
+
+    def register_custom_ops_library(self, path):
+        raise Unsupported("custom operator libraries are not supported")
+
+    def add_initializer(self, name, ort_value):
+        raise Unsupported("replacing initializers is not supported")
+
+    def add_external_initializers(self, names, values):
+        raise Unsupported("replacing initializers is not supported")
+
+    def add_free_dimension_override_by_name(self, name, value):
+        """Accepted for compatibility: shapes are laid out for whatever a run brings."""
+
+    def add_free_dimension_override_by_denotation(self, name, value):
+        """Accepted for compatibility: shapes are laid out for whatever a run brings."""
+
+
+class RunOptions:
+    """Settings of one run at a time; `terminate = True` or `cancel()` from any thread stops it between two nodes."""
+
+    def __init__(self):
+        out = ffi.new("hotset_run_options **")
+        check(lib.hotset_run_options_create(out))
+        self._handle = own(out[0], lib.hotset_run_options_free)
+        self._terminate = False
+        self._tag = ""
+        self._entries = {}
+        self.log_severity_level = -1
+        self.log_verbosity_level = 0
+        self.only_execute_path_to_fetches = False
+
+    def cancel(self):
+        """The run returns by raising Cancelled, as do later ones until `reset()`."""
+        self._terminate = True
+        check(lib.hotset_cancel(self._handle))
+
+    def reset(self):
+        self._terminate = False
+        check(lib.hotset_run_options_reset(self._handle))
+
+    @property
+    def terminate(self):
+        return self._terminate
+
+    @terminate.setter
+    def terminate(self, value):
+        self.cancel() if value else self.reset()
+
+    @property
+    def logid(self):
+        """Tag of the run in log messages and traces."""
+        return self._tag
+
+    @logid.setter
+    def logid(self, value):
+        check(lib.hotset_run_options_set_tag(self._handle, text(value)))
+        self._tag = value
+
+    def add_run_config_entry(self, key, value):
+        """Remembered only: the library has no option of a single run yet."""
+        self._entries[key] = value
+
+    def get_run_config_entry(self, key):
+        if key not in self._entries:
+            raise InvalidArgument(f"run option '{key}' was never set")
+        return self._entries[key]
