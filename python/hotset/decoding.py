@@ -1,0 +1,198 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The decode loop of one sequence: buffers are bound once, a step changes token, position and lengths only.
+
+         prefill of n tokens                      step
+input_ids       (1, n)  copy of the prompt        (1, 1)   the same 8 bytes
+attention_mask  (1, n)  view of a row of ones     (1, n+1) the same view, one wider
+caches          in place; what cannot be in place alternates between two buffers
+logits          (1, n, vocab) of the binding      (1, 1, vocab) always the same buffer
+"""
+
+import numpy as np
+
+from ._errors import InvalidModel, check
+from ._native import ffi, lib, text
+from .binding import create_binding
+from .tensor import TENSOR_SIZE, fill, numpy_dtype
+
+_TIME_AXIS = 2  # of (batch, heads, time, head size)
+
+
+def _view(array, name):
+    tensor = ffi.new("hotset_tensor *")
+    return tensor, fill(tensor, array, name)
+
+
+class _InPlace:
+    """A cache whose past and present are one buffer."""
+
+    def __init__(self, binding, past, present, shape, dtype):
+        tensor, self._kept = _view(np.zeros(shape, dtype), past)
+        check(lib.hotset_binding_set_input(binding, text(past), tensor))
+        check(lib.hotset_binding_set_output(binding, text(present), tensor))
+
+    def start(self):
+        """Rows past the length given by the mask are never read, so there is nothing to clear."""
+
+    def advance(self, length, n_new):
+        pass
+
+
+class _Alternating:
+    """A state that a step reads from one buffer and writes to the other. `growing` ones gain a row for each token."""
+
+    def __init__(self, binding, past, present, shape, dtype, growing):
+        self._binding, self._past, self._present = binding, text(past), text(present)
+        self._growing = growing
+        self._arrays = [np.zeros(shape, dtype), np.zeros(shape, dtype)]
+        views = [_view(array, past) for array in self._arrays]
+        self._in, self._out = [tensor for tensor, _ in views], [ffi.new("hotset_tensor *", tensor[0]) for tensor, _ in views]
+        self._kept = [kept for _, kept in views]
+        self._turn = 0
+
+    def start(self):
+        self._turn = 0
+        if not self._growing:
+            self._arrays[0][...] = 0
+
+    def advance(self, length, n_new):
+        source, target = self._in[self._turn], self._out[1 - self._turn]
+        if self._growing:
+            source.shape[_TIME_AXIS] = length
+            target.shape[_TIME_AXIS] = length + n_new
+        check(lib.hotset_binding_set_input(self._binding, self._past, source))
+        check(lib.hotset_binding_set_output(self._binding, self._present, target))
+        self._turn = 1 - self._turn
+
+
+class DecodeLoop:
+    """Runs a prompt, then token after token, and leaves the logits of the last position in `logits`."""
+
+    def __init__(self, session, config, max_length, run_options):
+        self.max_length = max_length
+        self.length = 0  # tokens in the caches
+        self._run_options = run_options._handle
+        self._binding = create_binding(session._open())
+        self._inputs = {arg.name: arg for arg in session.get_inputs()}
+        self._outputs = {arg.name: arg for arg in session.get_outputs()}
+        self._dtypes = session._input_dtypes
+        self._bind_states(config)
+        self._bind_tokens(config)
+        self._bind_logits(config)
+        if self._inputs:
+            raise InvalidModel(f"'{config.model_path}': inputs that genai_config.json does not describe: {', '.join(sorted(self._inputs))}")
+
+    def _bind_states(self, config):
+        self._states = []
+        for layer, role, past, present in config.states():
+            arg = self._inputs.pop(past, None)
+            if arg is None:
+                continue
+            if present not in self._outputs:
+                raise InvalidModel(f"'{config.model_path}': input '{past}' has no output '{present}'")
+            is_cache = role in ("key", "value")
+            shape = [1] + [size if isinstance(size, int) else None for size in arg.shape[1:]]
+            in_place = False
+            if is_cache:
+                if len(shape) != 4:
+                    raise InvalidModel(f"'{config.model_path}': cache '{past}' has shape {arg.shape}, expected 4 dimensions")
+                windowed = layer in config.window_layers and "sliding" in str(arg.shape[_TIME_AXIS])
+                in_place = windowed or config.share_buffer
+                shape[1] = shape[1] or config.kv_heads
+                shape[_TIME_AXIS] = config.window_capacity if windowed else self.max_length
+                shape[3] = shape[3] or config.head_size
+            if None in shape:
+                raise InvalidModel(f"'{config.model_path}': the size of state '{past}' is open: {arg.shape}")
+            dtype = numpy_dtype(self._dtypes[past])
+            if in_place:
+                self._states.append(_InPlace(self._binding, past, present, shape, dtype))
+            else:
+                self._states.append(_Alternating(self._binding, past, present, shape, dtype, growing=is_cache))
+        self._moving = [state for state in self._states if isinstance(state, _Alternating)]
+
+    def _bind_tokens(self, config):
+        self._ids_name = config.inputs.get("input_ids", "input_ids")
+        if self._inputs.pop(self._ids_name, None) is None:
+            raise InvalidModel(
+                f"'{config.model_path}': the graph has no input '{self._ids_name}'; models fed with embeddings are not supported"
+            )
+        self._token_dtype = numpy_dtype(self._dtypes[self._ids_name])
+        self._token = np.zeros((1, 1), self._token_dtype)
+        self._token_view, self._token_kept = _view(self._token, self._ids_name)
+
+        mask = config.inputs.get("attention_mask", "attention_mask")
+        self._mask_name = text(mask)
+        self._mask = None
+        if self._inputs.pop(mask, None) is not None:
+            ones = np.ones((1, self.max_length), numpy_dtype(self._dtypes[mask]))
+            self._mask, self._mask_kept = _view(ones, mask)
+
+        positions = config.inputs.get("position_ids", "position_ids")
+        self._positions_name = positions
+        self._position = None
+        arg = self._inputs.pop(positions, None)
+        if arg is not None:  # (batch, sequence), or (3, batch, sequence) with equal rows for text
+            self._position = np.zeros([3, 1, 1] if len(arg.shape) == 3 else [1, 1], numpy_dtype(self._dtypes[positions]))
+            self._position_view, self._position_kept = _view(self._position, positions)
+
+    def _bind_logits(self, config):
+        name = config.outputs.get("logits", "logits")
+        arg = self._outputs.get(name)
+        if arg is None:
+            raise InvalidModel(f"'{config.model_path}': the graph has no output '{name}'")
+        self._logits_name = text(name)
+        self._prompt_logits = self.logits = ffi.new("hotset_tensor *")
+        self.logits.struct_size = TENSOR_SIZE
+        vocab = arg.shape[-1] if arg.shape and isinstance(arg.shape[-1], int) else config.vocab_size
+        self._row_shape = (1, 1, vocab)
+        self._row = None  # allocated once the first run has told the element type
+
+    def start(self, ids):
+        """Runs the prompt `ids` from an empty cache."""
+        n = len(ids)
+        self.length = 0
+        for state in self._states:
+            state.start()
+        prompt, self._prompt_kept = _view(np.array(ids, self._token_dtype).reshape(1, n), self._ids_name)
+        self._set(text(self._ids_name), prompt)
+        if self._position is not None:
+            shape = (*self._position.shape[:-1], n)
+            positions = np.ascontiguousarray(np.broadcast_to(np.arange(n, dtype=self._position.dtype), shape))
+            view, self._positions_kept = _view(positions, self._positions_name)
+            self._set(text(self._positions_name), view)
+        check(lib.hotset_binding_set_output(self._binding, self._logits_name, ffi.NULL))
+        self._run(n)
+        self.logits = self._prompt_logits
+        check(lib.hotset_binding_output(self._binding, self._logits_name, self.logits))
+        self._is_prompt = True
+
+    def step(self, token):
+        """Appends one token."""
+        if self._is_prompt:
+            self._bind_step()
+        self._token[0, 0] = token
+        if self._position is not None:
+            self._position.fill(self.length)
+        self._run(1)
+
+    def _bind_step(self):
+        if self._row is None:
+            self._row, self._row_kept = _view(np.zeros(self._row_shape, numpy_dtype(self.logits.dtype)), "logits")
+        self._set(text(self._ids_name), self._token_view)
+        if self._position is not None:
+            self._set(text(self._positions_name), self._position_view)
+        check(lib.hotset_binding_set_output(self._binding, self._logits_name, self._row))
+        self.logits = self._row
+        self._is_prompt = False
+
+    def _set(self, name, tensor):
+        check(lib.hotset_binding_set_input(self._binding, name, tensor))
+
+    def _run(self, n_new):
+        if self._mask is not None:
+            self._mask.shape[1] = self.length + n_new
+            self._set(self._mask_name, self._mask)
+        for state in self._moving:
+            state.advance(self.length, n_new)
+        check(lib.hotset_binding_run(self._binding, self._run_options))
+        self.length += n_new

@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a generation loop reads from the genai_config.json of a model folder."""
+
+import dataclasses
+import json
+import pathlib
+
+from ._errors import InvalidModel, NotFound
+
+
+@dataclasses.dataclass(frozen=True)
+class GenaiConfig:
+    model_path: pathlib.Path
+    inputs: dict  # role -> name in the graph, or a pattern with %d for the layer
+    outputs: dict
+    n_layers: int
+    head_size: int
+    kv_heads: int
+    window_layers: frozenset  # layers that may keep a windowed cache; the graph decides
+    window_capacity: int
+    share_buffer: bool  # past and present of a layer are one buffer of max_length
+    max_length: int
+    context_length: int
+    vocab_size: int
+    bos_token_id: int | None
+    eos_token_ids: frozenset
+    search: dict
+    session_entries: dict
+
+    def states(self):
+        """Pairs (layer, role, input name, output name) that the patterns give; the graph may hold any subset."""
+        roles = [role[len("past_") : -len("_names")] for role in self.inputs if role.startswith("past_") and role.endswith("_names")]
+        for layer in range(self.n_layers):
+            for role in roles:
+                present = self.outputs.get(f"present_{role}_names")
+                if present is not None:
+                    yield layer, role, self.inputs[f"past_{role}_names"] % layer, present % layer
+
+
+def read_genai_config(folder):
+    folder = pathlib.Path(folder)
+    path = folder / "genai_config.json"
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise NotFound(f"'{folder}' is not a model folder: it has no genai_config.json") from None
+    except (ValueError, UnicodeDecodeError) as error:
+        raise InvalidModel(f"'{path}' is not JSON: {error}") from None
+    try:
+        return _parse(folder, document)
+    except KeyError as error:
+        raise InvalidModel(f"'{path}': the field {error} is missing") from None
+    except (TypeError, ValueError, AttributeError) as error:
+        raise InvalidModel(f"'{path}': {error}") from None
+
+
+def _parse(folder, document):
+    model, search = document["model"], document.get("search", {})
+    decoder = model["decoder"]
+    window = decoder.get("sliding_window") or {}
+    eos = model.get("eos_token_id")
+    eos = [] if eos is None else eos if isinstance(eos, list) else [eos]
+    context_length = int(model.get("context_length") or search["max_length"])
+    return GenaiConfig(
+        model_path=folder / decoder["filename"],
+        inputs=dict(decoder["inputs"]),
+        outputs=dict(decoder["outputs"]),
+        n_layers=int(decoder["num_hidden_layers"]),
+        head_size=int(decoder["head_size"]),
+        kv_heads=int(decoder["num_key_value_heads"]),
+        window_layers=frozenset(window.get("layers", ())),
+        window_capacity=int(window.get("window_size", 0)) + int(window.get("cache_slack", 0)),
+        share_buffer=bool(search.get("past_present_share_buffer", False)),
+        max_length=min(int(search.get("max_length") or context_length), context_length),
+        context_length=context_length,
+        vocab_size=int(model["vocab_size"]),
+        bos_token_id=model.get("bos_token_id"),
+        eos_token_ids=frozenset(int(token) for token in eos),
+        search=dict(search),
+        session_entries={
+            key: str(value)
+            for key, value in (decoder.get("session_options") or {}).items()
+            if key not in ("log_id", "provider_options") and not isinstance(value, (dict, list))
+        },
+    )

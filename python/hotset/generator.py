@@ -1,0 +1,249 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Generator: text from a model folder as the GenAI model builder writes it (genai_config.json, tokenizer.json)."""
+
+import collections.abc
+import dataclasses
+import importlib.resources
+import json
+import os
+import pathlib
+import secrets
+import time
+
+from ._errors import InvalidArgument, InvalidState, NotFound, Unsupported, check
+from ._native import ffi, lib, own
+from .decoding import DecodeLoop
+from .detokenizer import Detokenizer, StopStrings
+from .genai_config import read_genai_config
+from .options import RunOptions, SessionOptions
+from .session import InferenceSession
+
+
+@dataclasses.dataclass
+class GenerationStats:
+    """Counts and times of one generation; it is filled while the generation runs."""
+
+    prompt_tokens: int = 0
+    new_tokens: int = 0
+    first_token_s: float = 0.0  # from the call to the first chosen token
+    decode_s: float = 0.0  # from the first chosen token to the last
+    finish_reason: str = ""  # "stop" (token or string), "length"; "" while running or when abandoned
+
+    @property
+    def tokens_per_second(self):
+        """Decode rate: the first token belongs to the prompt."""
+        return (self.new_tokens - 1) / self.decode_s if self.new_tokens > 1 and self.decode_s > 0 else 0.0
+
+
+def model_folder(name):
+    """`name` as a folder; "demo" is the model that comes with the package unless a folder of that name exists here."""
+    folder = pathlib.Path(name)
+    if os.fspath(name) == "demo" and not folder.is_dir():
+        config = importlib.resources.files(__package__) / "models" / "demo" / "genai_config.json"
+        return pathlib.Path(str(config)).parent
+    return folder
+
+
+def _load_tokenizer(folder):
+    path = folder / "tokenizer.json"
+    try:
+        import tokenizers
+    except ImportError:
+        raise Unsupported("text needs the package tokenizers: pip install 'hotset[cli]'") from None
+    if not path.is_file():
+        raise NotFound(f"'{path}' is missing")
+    return tokenizers.Tokenizer.from_file(str(path))
+
+
+class Generator:
+    """Generates text or token ids with one sequence at a time; a new call starts a new sequence."""
+
+    def __init__(self, folder, sess_options=None, providers=None, max_length=None):
+        """`max_length` bounds prompt and answer together and sizes the caches; default: the smaller of the
+        model's context_length and its search.max_length."""
+        self.folder = model_folder(folder)
+        self.config = read_genai_config(self.folder)
+        context_length = self.config.context_length
+        self.max_length = self.config.max_length if max_length is None else max_length
+        if not 1 <= self.max_length <= context_length:
+            raise InvalidArgument(f"max_length is {self.max_length}, allowed: 1..{context_length} (context_length of the model)")
+        options = (sess_options or SessionOptions())._with_defaults(self.config.session_entries)
+        self.session = InferenceSession(self.config.model_path, options, providers)
+        self.run_options = RunOptions()
+        self.stats = GenerationStats()
+        self._tokenizer = None
+        self._loop = None
+        self._turn = 0  # of the sequence that owns the caches
+
+    @property
+    def tokenizer(self):
+        """The tokenizers.Tokenizer of the folder."""
+        if self._tokenizer is None:
+            self._tokenizer = _load_tokenizer(self.folder)
+        return self._tokenizer
+
+    def close(self):
+        self._loop = None
+        self.session.close()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exc):
+        self.close()
+
+    def encode(self, prompt):
+        """Token ids of a text; ids are passed through; no text at all is the begin-of-text token."""
+        if isinstance(prompt, str):
+            ids = self.tokenizer.encode(prompt).ids
+        elif isinstance(prompt, collections.abc.Iterable):
+            ids = [int(token) for token in prompt]
+        else:
+            raise InvalidArgument(f"a prompt is a str or a sequence of token ids, not {type(prompt).__name__}")
+        if not ids and self.config.bos_token_id is not None:
+            ids = [self.config.bos_token_id]
+        if not ids:
+            raise InvalidArgument("the prompt has no tokens")
+        outside = [token for token in ids if not 0 <= token < self.config.vocab_size]
+        if outside:
+            raise InvalidArgument(f"token {outside[0]} is outside the vocabulary of {self.config.vocab_size}")
+        if len(ids) >= self.max_length:
+            limit = f"max_length is {self.max_length}"
+            if self.max_length < self.config.context_length:
+                limit += f" (up to {self.config.context_length} with Generator(..., max_length=...))"
+            raise InvalidArgument(f"the prompt has {len(ids)} tokens, {limit}, and the answer needs at least one")
+        return ids
+
+    def chat_prompt(self, messages, **variables):
+        """The prompt text for messages [{"role": ..., "content": ...}], by the chat template of the folder."""
+        try:
+            import jinja2.sandbox
+        except ImportError:
+            raise Unsupported("chat templates need the package jinja2: pip install jinja2") from None
+        path = self.folder / "tokenizer_config.json"
+        settings = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+        path = self.folder / "chat_template.jinja"
+        template = path.read_text(encoding="utf-8") if path.is_file() else settings.get("chat_template")
+        if not isinstance(template, str):
+            raise NotFound(f"'{self.folder}' has no chat template")
+
+        def raise_exception(message):
+            raise InvalidArgument(f"chat template: {message}")
+
+        environment = jinja2.sandbox.ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
+        environment.globals["raise_exception"] = raise_exception
+        environment.globals["strftime_now"] = time.strftime
+        tokens = {key: value for key, value in settings.items() if key.endswith("_token") and isinstance(value, str)}
+        values = {**tokens, "messages": messages, "add_generation_prompt": True, **variables}
+        return environment.from_string(template).render(values)
+
+    def stream_ids(
+        self,
+        prompt,
+        max_new_tokens=None,
+        *,
+        temperature=None,
+        top_k=None,
+        top_p=None,
+        repetition_penalty=None,
+        do_sample=None,
+        seed=None,
+        stop_token_ids=(),
+    ):
+        """Yields token ids as they are chosen, without the stop token. Settings left out come from genai_config.json;
+        a temperature, top_k or top_p given here turns sampling on unless do_sample says otherwise."""
+        ids = self.encode(prompt)
+        if max_new_tokens is not None and max_new_tokens < 1:
+            raise InvalidArgument(f"max_new_tokens is {max_new_tokens}, expected at least 1")
+        sampler = self._create_sampler(temperature, top_k, top_p, repetition_penalty, do_sample, seed)
+        room = self.max_length - len(ids)
+        limit = room if max_new_tokens is None else min(room, max_new_tokens)
+        self.stats = GenerationStats(prompt_tokens=len(ids))
+        self._turn += 1
+        return self._generate(ids, limit, sampler, self.config.eos_token_ids | set(stop_token_ids), self.stats, self._turn)
+
+    def stream(self, prompt, max_new_tokens=None, *, stop=(), **settings):
+        """Yields pieces of text; characters and stop strings are never split over two pieces. Settings as in stream_ids."""
+        stops = StopStrings([stop] if isinstance(stop, str) else stop)
+        ids = self.encode(prompt)
+        return self._pieces(ids, self.stream_ids(ids, max_new_tokens, **settings), stops, self.stats)
+
+    def generate(self, prompt, max_new_tokens=None, **settings):
+        """The whole answer as text, without the prompt."""
+        return "".join(self.stream(prompt, max_new_tokens, **settings))
+
+    def cancel(self):
+        """Stops a running generation from any thread: it raises Cancelled."""
+        self.run_options.cancel()
+
+    def _create_sampler(self, temperature, top_k, top_p, repetition_penalty, do_sample, seed):
+        search = self.config.search
+        if do_sample is None:
+            given = any(value is not None for value in (temperature, top_k, top_p))
+            do_sample = given or bool(search.get("do_sample", False))
+
+        def value(given, name, default):
+            return search.get(name, default) if given is None else given
+
+        config = ffi.new("hotset_sampler_config *")
+        config.struct_size = ffi.sizeof("hotset_sampler_config")
+        try:
+            config.do_sample = do_sample
+            config.top_k = value(top_k, "top_k", 0)
+            config.top_p = value(top_p, "top_p", 1.0)
+            config.temperature = value(temperature, "temperature", 1.0)
+            config.repetition_penalty = value(repetition_penalty, "repetition_penalty", 1.0)
+            config.seed = secrets.randbits(64) if seed is None else seed
+        except (TypeError, OverflowError) as error:
+            raise InvalidArgument(f"sampling settings: {error}") from None
+        out = ffi.new("hotset_sampler **")
+        check(lib.hotset_sampler_create(out, config))
+        return own(out[0], lib.hotset_sampler_free)
+
+    def _generate(self, ids, limit, sampler, stop_ids, stats, turn):
+        begin = time.perf_counter()
+        self._claim(turn)
+        self.run_options.reset()
+        if self._loop is None:
+            self._loop = DecodeLoop(self.session, self.config, self.max_length, self.run_options)
+        loop, next_token, chosen = self._loop, lib.hotset_sampler_next, ffi.new("int64_t *")
+        check(lib.hotset_sampler_accept(sampler, ids, len(ids)))
+        loop.start(ids)
+        first = None
+        while True:
+            check(next_token(sampler, loop.logits, chosen))
+            token = chosen[0]
+            now = time.perf_counter()
+            if first is None:
+                first = now
+                stats.first_token_s = now - begin
+            stats.decode_s = now - first
+            stats.new_tokens += 1
+            if token in stop_ids:
+                stats.finish_reason = "stop"
+                return
+            if stats.new_tokens == limit:
+                stats.finish_reason = "length"
+            yield token
+            if stats.finish_reason:
+                return
+            self._claim(turn)
+            loop.step(token)
+
+    def _claim(self, turn):
+        if turn != self._turn:
+            raise InvalidState("another generation was started with this Generator; one sequence at a time")
+
+    def _pieces(self, ids, tokens, stops, stats):
+        pieces = Detokenizer(self.tokenizer.decode, ids)
+        for token in tokens:
+            text = stops.push(pieces.push(token))
+            if text:
+                yield text
+            if stops.found:
+                stats.finish_reason = "stop"
+                return
+        text = stops.push(pieces.flush())
+        text += "" if stops.found else stops.flush()
+        if text:
+            yield text
