@@ -1,0 +1,305 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command `hotset`, also `python -m hotset`."""
+
+import argparse
+import importlib.resources
+import json
+import logging
+import os
+import pathlib
+import signal
+import socket
+import sys
+import threading
+
+EXIT_ERROR = 1
+EXIT_BROKEN_PIPE = 128 + 13  # as the shell shows a program that SIGPIPE ended
+EXIT_INTERRUPTED = 128 + 2
+
+
+def key_value(argument):
+    key, separator, value = argument.partition("=")
+    if not separator or not key:
+        raise argparse.ArgumentTypeError(f"expected KEY=VALUE, got {argument!r}")
+    return key, value
+
+
+def build_parser():
+    parser = argparse.ArgumentParser(prog="hotset", description="Run Mixture-of-Experts ONNX models.")
+    parser.add_argument("--version", action="store_true", help="print the version and exit")
+    parser.add_argument("-v", "--verbose", action="count", default=0, help="print log messages to stderr (twice: all of them)")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND")
+
+    generate = commands.add_parser("generate", help="generate text", description="Stream generated text to stdout, figures to stderr.")
+    generate.add_argument("model", metavar="DIR", help="model folder with genai_config.json, or 'demo' for the model in the package")
+    generate.add_argument("-p", "--prompt", help="text to continue; default: standard input")
+    generate.add_argument("-n", "--max-new-tokens", type=int, default=128, metavar="N", help="default: %(default)s")
+    generate.add_argument("--max-length", type=int, metavar="N", help="bound of prompt and answer together; sizes the caches")
+    generate.add_argument("--temperature", type=float, metavar="T", help="sample with this temperature; 0 is greedy")
+    generate.add_argument("--top-k", type=int, metavar="K", help="sample from the K likeliest tokens")
+    generate.add_argument("--top-p", type=float, metavar="P", help="sample from the likeliest tokens that reach probability P")
+    generate.add_argument("--repetition-penalty", type=float, metavar="R", help="above 1 avoids tokens seen before")
+    generate.add_argument("--seed", type=int, metavar="S", help="the same seed gives the same text")
+    generate.add_argument("--stop", action="append", default=[], metavar="TEXT", help="end before this text; may be repeated")
+    generate.add_argument("--chat", action="store_true", help="put the prompt through the folder's chat template (needs jinja2)")
+    add_session_arguments(generate)
+    generate.set_defaults(run=run_generate)
+
+    info = commands.add_parser("info", help="describe a model", description="Inputs, outputs, operators, experts and memory of a model.")
+    info.add_argument("model", metavar="MODEL", help="ONNX file, model folder, or 'demo'")
+    info.add_argument("--json", action="store_true", help="everything, as JSON")
+    add_session_arguments(info)
+    info.set_defaults(run=run_info)
+
+    doctor = commands.add_parser("doctor", help="describe this machine", description="What was detected and which kernels serve.")
+    doctor.add_argument("--json", action="store_true")
+    doctor.set_defaults(run=run_doctor)
+
+    config = commands.add_parser("config", help="flags for C and C++ programs", description="Print compiler and linker flags.")
+    for flag, text in (
+        ("cflags", "compiler flags"),
+        ("libs", "linker flags"),
+        ("includedir", "folder of hotset/hotset.h"),
+        ("libdir", "folder of the library"),
+    ):
+        config.add_argument(f"--{flag}", action="append_const", dest="what", const=flag, help=text)
+    config.set_defaults(run=run_config)
+
+    options = commands.add_parser("options", help="list the session options", description="Every option with type, default and meaning.")
+    options.add_argument("--json", action="store_true")
+    options.set_defaults(run=run_options)
+    return parser
+
+
+def add_session_arguments(parser):
+    parser.add_argument("--threads", type=int, metavar="N", help="worker threads; default: chosen by the library")
+    parser.add_argument(
+        "-o", "--option", type=key_value, action="append", default=[], metavar="KEY=VALUE", help="session option; see: hotset options"
+    )
+
+
+def session_options(arguments):
+    import hotset
+
+    options = hotset.SessionOptions()
+    options.log_severity_level = max(2 - arguments.verbose, 0)
+    if arguments.threads is not None:
+        options.intra_op_num_threads = arguments.threads
+    for key, value in arguments.option:
+        options.add_session_config_entry(key, value)
+    return options
+
+
+class LoadingBar:
+    """A progress bar while a model loads, on a terminal only and only where tqdm is installed."""
+
+    def __init__(self, options):
+        self._bar = None
+        self._stage = None
+        if sys.stderr.isatty():
+            try:
+                import tqdm
+            except ImportError:
+                return
+            self._tqdm = tqdm.tqdm
+            options.set_progress(self._update)
+
+    def _update(self, stage, done, total):
+        if stage != self._stage:
+            self.close()
+            self._stage = stage
+            self._bar = self._tqdm(total=total, desc=stage, leave=False, file=sys.stderr, delay=0.2)
+        self._bar.update(done - self._bar.n)
+
+    def close(self):
+        if self._bar is not None:
+            self._bar.close()
+            self._bar = None
+
+
+class Interrupt:
+    """Ctrl-C also stops a long native call: Python itself would notice it only when the call returns."""
+
+    def __init__(self, cancel):
+        self._cancel = cancel
+
+    def __enter__(self):
+        self._reader, self._writer = socket.socketpair()
+        self._writer.setblocking(False)
+        self._previous = signal.set_wakeup_fd(self._writer.fileno(), warn_on_full_buffer=False)
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+        self._thread.start()
+        return self
+
+    def _watch(self):
+        while data := self._reader.recv(1):
+            if data[0] == signal.SIGINT:
+                self._cancel()
+
+    def __exit__(self, *exc):
+        signal.set_wakeup_fd(self._previous)
+        self._writer.close()
+        self._thread.join()
+        self._reader.close()
+
+
+def run_generate(arguments):
+    import hotset
+
+    prompt = arguments.prompt
+    if prompt is None:
+        if sys.stdin.isatty():
+            print("hotset: reading the prompt from the terminal, end with Ctrl-D", file=sys.stderr)
+        prompt = sys.stdin.read()
+    options = session_options(arguments)
+    bar = LoadingBar(options)
+    try:
+        generator = hotset.Generator(arguments.model, options, max_length=arguments.max_length)
+    finally:
+        bar.close()
+    with generator, Interrupt(generator.cancel):
+        if arguments.chat:
+            prompt = generator.chat_prompt([{"role": "user", "content": prompt}])
+        pieces = generator.stream(
+            prompt,
+            arguments.max_new_tokens,
+            temperature=arguments.temperature,
+            top_k=arguments.top_k,
+            top_p=arguments.top_p,
+            repetition_penalty=arguments.repetition_penalty,
+            seed=arguments.seed,
+            stop=arguments.stop,
+        )
+        stats = generator.stats
+        try:
+            for piece in pieces:
+                sys.stdout.write(piece)
+                sys.stdout.flush()
+        except hotset.Cancelled:  # only Ctrl-C cancels here
+            raise KeyboardInterrupt from None
+        finally:
+            if stats.new_tokens:
+                sys.stdout.write("\n")
+                sys.stdout.flush()
+                print(describe(stats), file=sys.stderr)
+
+
+def describe(stats):
+    text = f"{stats.prompt_tokens} prompt tokens, first token after {stats.first_token_s * 1e3:.1f} ms; {stats.new_tokens} tokens"
+    rate = stats.tokens_per_second
+    return f"{text}, {rate:.1f} tokens/s" if rate else text
+
+
+def run_info(arguments):
+    import hotset
+    from hotset._report import print_info
+    from hotset.genai_config import read_genai_config
+    from hotset.generator import model_folder
+
+    path = pathlib.Path(arguments.model)
+    if not path.is_file():
+        path = model_folder(arguments.model)
+        if path.is_dir():
+            path = read_genai_config(path).model_path if (path / "genai_config.json").is_file() else path / "model.onnx"
+    options = session_options(arguments)
+    plan = hotset.plan(path, options)
+    with hotset.InferenceSession(path, options) as session:
+        report = {
+            "model": os.fspath(path),
+            "metadata": vars(session.get_modelmeta()),
+            **plan,
+            "inputs": [vars(arg) for arg in session.get_inputs()],
+            "outputs": [vars(arg) for arg in session.get_outputs()],
+        }
+    if arguments.json:
+        print(json.dumps(report, indent=2))
+    else:
+        print_info(report)
+
+
+def run_doctor(arguments):
+    import hotset
+    from hotset._report import print_value
+
+    report = hotset.doctor()
+    if arguments.json:
+        print(json.dumps(report, indent=2))
+    else:
+        print(f"hotset {hotset.__version__}")
+        print_value(report)
+
+
+def run_config(arguments):
+    from hotset._native import library_path
+
+    include = importlib.resources.files("hotset") / "include"
+    library = pathlib.Path(library_path).resolve()
+    values = {
+        "cflags": f"-I{include}",
+        "libs": f"{library} -Wl,-rpath,{library.parent}",  # by path: a wheel holds no libhotset.so link
+        "includedir": str(include),
+        "libdir": str(library.parent),
+    }
+    for name in arguments.what or values:
+        print(values[name] if arguments.what else f"{name:<10}  {values[name]}")
+
+
+def run_options(arguments):
+    import hotset
+
+    rows = hotset.option_table()
+    if arguments.json:
+        print(json.dumps([row._asdict() for row in rows], indent=2))
+        return
+    for row in rows:
+        allowed = f" ({row.allowed})" if row.allowed else ""
+        print(f"{row.key} = {row.default or '-'}\n    {row.type}{allowed}: {row.help}")
+
+
+def set_up_logging(verbose):
+    level = {0: logging.WARNING, 1: logging.INFO}.get(verbose, logging.DEBUG)
+    handler = logging.StreamHandler()
+    handler.setFormatter(logging.Formatter("hotset: %(message)s"))
+    logger = logging.getLogger("hotset")
+    logger.addHandler(handler)
+    logger.setLevel(level)
+
+
+def run(arguments):
+    import hotset
+
+    set_up_logging(arguments.verbose)
+    try:
+        arguments.run(arguments)
+        sys.stdout.flush()
+        return 0
+    except hotset.Error as error:
+        print(f"hotset: {' '.join(str(error).split())}", file=sys.stderr)
+        return EXIT_ERROR
+
+
+def main(argv=None):
+    parser = build_parser()
+    arguments = parser.parse_args(argv)
+    try:
+        if arguments.version:
+            import hotset
+
+            print(f"hotset {hotset.__version__}")
+            return 0
+        if arguments.command is None:
+            parser.print_help()
+            return 2
+        return run(arguments)
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or the interpreter's last flush complains
+        return EXIT_BROKEN_PIPE
+    except ImportError as error:
+        print(f"hotset: {error}", file=sys.stderr)
+        return EXIT_ERROR
+
+
+if __name__ == "__main__":
+    sys.exit(main())

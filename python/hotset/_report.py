@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reports of the library as text for a terminal."""
+
+
+def print_info(report):
+    metadata = report["metadata"]
+    print(report["model"])
+    print(f"producer  {metadata['producer_name'] or '-'}")
+    print(f"opsets    {', '.join(f'{domain} {version}' for domain, version in metadata['opsets'].items())}")
+    for title in ("inputs", "outputs"):
+        rows = [
+            (arg["name"], arg["type"], "[" + ", ".join("?" if n is None else str(n) for n in arg["shape"]) + "]") for arg in report[title]
+        ]
+        print_table(title, rows)
+    operators = sorted(report["operators"].items(), key=lambda item: (-item[1], item[0]))
+    print_table("operators", [(str(count), name) for name, count in operators], right=(0,))
+    if report["experts"]:
+        rows = [("node", "operator", "experts", "per token", "size", "size of one")]
+        for row in report["experts"]:
+            sizes = size_text(row["bytes"]), size_text(row["bytes_per_expert"])
+            rows.append((row["node"], row["op"], str(row["experts"]), str(row["experts_per_token"]), *sizes))
+        print_table("experts", rows, right=(2, 3, 4, 5))
+    print_table("memory", [(row["purpose"], row["where"], size_text(row["bytes"])) for row in report["memory"]], right=(2,))
+    print_table("files", [(row["path"], size_text(row["bytes"])) for row in report["files"]], right=(1,))
+
+
+def print_table(title, rows, right=()):
+    print(f"\n{title}")
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        cells = [cell.rjust(width) if i in right else cell.ljust(width) for i, (cell, width) in enumerate(zip(row, widths, strict=True))]
+        print("  " + "  ".join(cells).rstrip())
+
+
+def size_text(n_bytes):
+    if n_bytes < 1024:
+        return f"{n_bytes} B"
+    power = min((n_bytes.bit_length() - 1) // 10, 4)
+    return f"{n_bytes / 1024**power:.1f} {'KMGT'[power - 1]}iB"
+
+
+def print_value(value, indent=0):
+    """JSON values as indented lines."""
+    pad = "  " * indent
+    if isinstance(value, dict):
+        width = max((len(str(key)) for key, inner in value.items() if not isinstance(inner, (dict, list))), default=0)
+        for key, inner in value.items():
+            if isinstance(inner, dict) or (isinstance(inner, list) and any(isinstance(item, (dict, list)) for item in inner)):
+                print(f"{pad}{key}")
+                print_value(inner, indent + 1)
+            else:
+                shown = ", ".join(map(str, inner)) if isinstance(inner, list) else inner
+                print(f"{pad}{str(key):<{width}}  {shown if shown != '' else '-'}")
+    elif isinstance(value, list):
+        for item in value:
+            print_value(item, indent)
+    else:
+        print(f"{pad}{value}")
