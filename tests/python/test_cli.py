@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command: output, streams, exit codes, interruption."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+import hotset
+
+HOTSET = [sys.executable, "-m", "hotset"]
+
+
+def run(*arguments, input=None, code=0):
+    done = subprocess.run([*HOTSET, *map(str, arguments)], input=input, capture_output=True, text=True, encoding="utf-8", timeout=120)
+    assert done.returncode == code, done.stderr
+    assert "Traceback" not in done.stderr
+    return done
+
+
+def test_generate():
+    done = run("generate", "demo", "-p", "In the beginning", "-n", "12")
+    with hotset.Generator("demo") as generator:
+        assert done.stdout == generator.generate("In the beginning", 12) + "\n"
+    assert "tokens/s" in done.stderr and "first token" in done.stderr and len(done.stderr.splitlines()) == 1
+
+
+def test_generate_reads_standard_input():
+    assert (
+        run("generate", "demo", "-n", "5", input="In the beginning").stdout
+        == run("generate", "demo", "-n", "5", "-p", "In the beginning").stdout
+    )
+
+
+def test_generate_settings():
+    arguments = ["generate", "demo", "-p", "In", "-n", "20", "--temperature", "1.2", "--top-k", "40", "--top-p", "0.9", "--seed", "3"]
+    arguments += ["--repetition-penalty", "1.1", "--threads", "1", "-o", "hotset.cpu_activation=float"]
+    assert run(*arguments).stdout == run(*arguments).stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "word"),
+    [
+        (["generate", "no/such/folder", "-p", "a"], "genai_config.json"),
+        (["generate", "demo", "-p", "a", "-o", "hotset.cpu_activations=float"], "hotset.cpu_activation"),
+        (["generate", "demo", "-p", "a", "--threads", "-5"], "intra_op_num_threads"),
+        (["generate", "demo", "-p", "a", "--chat"], "chat template"),
+        (["info", "no/such/file.onnx"], "no/such/file.onnx"),
+    ],
+)
+def test_errors_are_one_line(arguments, word):
+    done = run(*arguments, code=1)
+    assert done.stdout == "" and len(done.stderr.splitlines()) == 1
+    assert done.stderr.startswith("hotset: ") and word in done.stderr
+
+
+@pytest.mark.parametrize(
+    "arguments", [[], ["nonsense"], ["generate"], ["generate", "demo", "-o", "novalue"], ["generate", "demo", "-n", "x"]], ids=str
+)
+def test_usage(arguments):
+    run(*arguments, code=2)
+
+
+def test_info(demo):
+    text = run("info", "demo").stdout
+    for word in ("input_ids", "past_sliding_length", "QMoE", "GroupQueryAttention", "24"):
+        assert word in text
+    report = json.loads(run("info", demo / "model.onnx", "--json").stdout)
+    assert report["inputs"][0] == {"name": "input_ids", "type": "tensor(int64)", "shape": ["batch_size", "sequence_length"]}
+    assert sum(row["bytes"] for row in report["memory"]) > 10e6
+
+
+def test_doctor():
+    assert "hotset" in run("doctor").stdout
+    assert json.loads(run("doctor", "--json").stdout)
+
+
+def test_options():
+    text = run("options").stdout
+    assert "hotset.cpu_activation = auto" in text
+    assert {row["key"] for row in json.loads(run("options", "--json").stdout)} == {row.key for row in hotset.option_table()}
+
+
+def test_config():
+    assert run("config", "--cflags").stdout.startswith("-I")
+    text = run("config", "--cflags", "--libs", "--includedir", "--libdir").stdout
+    assert len(text.splitlines()) == 4 and "rpath" in text
+
+
+def test_version():
+    assert run("--version").stdout == f"hotset {hotset.__version__}\n"
+
+
+def test_unset_standard_output_encoding():
+    environment = os.environ | {"PYTHONIOENCODING": "ascii"}
+    done = subprocess.run([*HOTSET, "generate", "demo", "-p", "caf\u00e9", "-n", "3"], env=environment, capture_output=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+
+
+def start(*arguments, **streams):
+    return subprocess.Popen([*HOTSET, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, encoding="utf-8", **streams)
+
+
+LONG = ["generate", "demo", "-p", "In the beginning", "-n", "2000", "--temperature", "1.5", "--top-k", "0"]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals")
+def test_interrupt():
+    process = start(*LONG)
+    process.stdout.read(20)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130 and "Traceback" not in errors
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals")
+def test_broken_pipe():
+    process = start(*LONG)
+    process.stdout.read(20)
+    process.stdout.close()
+    begin = time.monotonic()
+    errors = process.stderr.read()
+    assert process.wait(60) == 141 and "Traceback" not in errors and "Exception" not in errors
+    assert time.monotonic() - begin < 30

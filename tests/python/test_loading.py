@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Import of the package: which library, which version, what is said when it does not fit."""
+
+import os
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+
+def import_with(library):
+    environment = os.environ | {"HOTSET_LIBRARY": str(library)}
+    return subprocess.run([sys.executable, "-c", "import hotset"], env=environment, capture_output=True, text=True, timeout=60)
+
+
+def test_missing_library(tmp_path):
+    done = import_with(tmp_path / "libabsent.so")
+    assert done.returncode == 1 and "libabsent.so" in done.stderr and "HOTSET_LIBRARY" in done.stderr and "ImportError" in done.stderr
+
+
+@pytest.mark.skipif(not shutil.which("cc"), reason="no C compiler")
+@pytest.mark.parametrize(
+    ("source", "word"), [("unsigned hotset_api_version(void) { return 999; }", "version 999"), ("int x;", "hotset_api_version")]
+)
+def test_other_library(tmp_path, source, word):
+    (tmp_path / "other.c").write_text(source)
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", tmp_path / "other.so", tmp_path / "other.c"], check=True)
+    done = import_with(tmp_path / "other.so")
+    assert done.returncode == 1 and word in done.stderr and "ImportError" in done.stderr
+
+
+def test_every_function_of_the_header_is_there():
+    from hotset._native import lib
+
+    names = [name for name in dir(lib) if name.startswith("hotset_")]
+    assert len(names) > 40
+    for name in names:
+        getattr(lib, name)
+
+
+def test_every_status_has_its_exception():
+    from hotset import _errors
+    from hotset._native import ffi
+
+    for value, name in ffi.typeof("hotset_status").elements.items():
+        assert name == "HOTSET_OK" or issubclass(_errors._BY_STATUS[value], _errors.Error)
+
+
+def test_import_starts_no_thread_and_prints_nothing():
+    code = "import threading, os, hotset; assert threading.active_count() == 1; assert len(os.listdir('/proc/self/task')) == 1"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=os.environ | {"OPENBLAS_NUM_THREADS": "1"})
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
