@@ -28,8 +28,10 @@ Choice choose(bool int8_activations, const QuantMatrix& w) {
     const int width = w.bits == 2 ? 0 : w.bits == 4 ? 1 : 2;
     if (int8_activations) {
       if (cpu.avx512vnni) return {&kQuantI8Avx512Vnni[width], "avx512vnni"};
+      if (cpu.avx2) return {&kQuantI8Avx2[width], "avx2"};
     } else {
       if (cpu.avx512) return {&kQuantF32Avx512[width], "avx512"};
+      if (cpu.avx2) return {&kQuantF32Avx2[width], "avx2"};
     }
   }
 #else

@@ -4,8 +4,10 @@
 #pragma once
 // gcc 12 takes the undefined operands inside its own intrinsics for mistakes (GCC bug 105593).
 #pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
 #pragma GCC diagnostic ignored "-Wuninitialized"
+#ifndef __clang__
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#endif
 #include <immintrin.h>
 #pragma GCC diagnostic pop
 #include <stdint.h>

@@ -15,8 +15,10 @@
 
 #if defined(__x86_64__)
 #pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
 #pragma GCC diagnostic ignored "-Wuninitialized"
+#ifndef __clang__
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#endif
 #include <immintrin.h>
 #pragma GCC diagnostic pop
 #endif
@@ -65,6 +67,7 @@ __attribute__((target("avx512f"))) inline float fma512(int rounds) {
   for (int i = 0; i < 12; ++i) a[i] = _mm512_set1_ps(static_cast<float>(i));
   const __m512 b = _mm512_set1_ps(0.5f), c = _mm512_set1_ps(1.0f);
   for (int r = 0; r < rounds; ++r)
+#pragma GCC unroll 12
     for (int i = 0; i < 12; ++i) {
       a[i] = _mm512_fmadd_ps(a[i], b, c);
       __asm__("" : "+v"(a[i]));
@@ -78,6 +81,7 @@ __attribute__((target("avx2,fma"))) inline float fma256(int rounds) {
   for (int i = 0; i < 12; ++i) a[i] = _mm256_set1_ps(static_cast<float>(i));
   const __m256 b = _mm256_set1_ps(0.5f), c = _mm256_set1_ps(1.0f);
   for (int r = 0; r < rounds; ++r)
+#pragma GCC unroll 12
     for (int i = 0; i < 12; ++i) {
       a[i] = _mm256_fmadd_ps(a[i], b, c);
       __asm__("" : "+x"(a[i]));
@@ -91,6 +95,7 @@ __attribute__((target("avx512f,avx512vnni"))) inline int vnni512(int rounds) {
   for (int i = 0; i < 12; ++i) a[i] = _mm512_set1_epi32(i);
   const __m512i b = _mm512_set1_epi8(3), c = _mm512_set1_epi8(1);
   for (int r = 0; r < rounds; ++r)
+#pragma GCC unroll 12
     for (int i = 0; i < 12; ++i) {
       a[i] = _mm512_dpbusd_epi32(a[i], b, c);
       __asm__("" : "+v"(a[i]));

@@ -57,6 +57,8 @@ std::vector<Tier> tiers() {
   };
 #if defined(__x86_64__)
   const CpuFeatures& cpu = cpu_features();
+  if (cpu.avx2) list.push_back({"f32 avx2", false, [](int i) -> const QuantGemm& { return kQuantF32Avx2[i]; }, false});
+  if (cpu.avx2) list.push_back({"i8 avx2", true, [](int i) -> const QuantGemm& { return kQuantI8Avx2[i]; }, false});
   if (cpu.avx512) list.push_back({"f32 avx512", false, [](int i) -> const QuantGemm& { return kQuantF32Avx512[i]; }, false});
   if (cpu.avx512vnni) list.push_back({"i8 avx512vnni", true, [](int i) -> const QuantGemm& { return kQuantI8Avx512Vnni[i]; }, false});
 #endif
