@@ -1,0 +1,361 @@
+// SPDX-License-Identifier: Apache-2.0
+// Jobs of one mixture-of-experts layer: two parallel regions for a few rows, five for many.
+#include "experts/expert_layer.h"
+
+#include <algorithm>
+#include <cassert>
+#include <cstring>
+
+#include "cpu_avx/convert.h"
+
+namespace hotset::experts {
+namespace {
+
+constexpr int64_t kFewRoutes = 128;                      // up to here FC2 and the sum are one region
+constexpr size_t kPieceBytes = size_t{96} << 20;         // of the buffers that grow with routes
+constexpr int64_t kRowsPerJob = 256, kFeaturesPerJob = 256;
+constexpr int64_t kInlineFloats = 24 << 10;              // prepared by the caller rather than by a region of its own
+
+constexpr size_t round_up_64(size_t n) { return (n + 63) & ~size_t{63}; }
+constexpr int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+// Routes of one piece that go to one expert: rows [row, row + n) of the sorted order.
+struct Group {
+  int32_t expert;
+  int32_t row, n;
+  int32_t job;  // index of its first job of kRowsPerJob rows
+};
+
+// A piece of the call, and where its buffers lie in the workspace:
+//
+//   float_x [tokens][hidden]     only when x is not float32
+//   groups, order, place, counts
+//   prepared_x | rows [routes][hidden]   rows take the place of prepared_x, which FC1 has used up (many routes only)
+//   prepared_h
+//   h [routes][inter]
+//   scratch [threads]
+struct Plan {
+  int64_t tokens, routes, max_groups;
+  bool one_token, few;
+  int64_t fc1_features;  // most features of a FC1 job, fc2_columns likewise
+  int64_t fc2_columns;
+  size_t float_x, groups, order, place, counts, prepared_x, rows, prepared_h, h, scratch, scratch_bytes, total;
+};
+
+int64_t floats_per_route(const ExpertLayer& layer) { return layer.hidden + 2 * layer.inter; }
+
+Plan make_plan(const ExpertLayer& layer, int64_t tokens, int n_threads) {
+  Plan p{};
+  p.tokens = tokens;
+  p.routes = tokens * layer.k;
+  p.max_groups = std::min(layer.n_experts, p.routes);
+  p.one_token = tokens == 1;
+  p.few = p.routes <= kFewRoutes;
+  p.fc1_features = std::min(ceil_div(layer.inter, WeightMatrix::kColumnStep) * WeightMatrix::kColumnStep, kFeaturesPerJob);
+  p.fc2_columns = std::min(ceil_div(layer.hidden, WeightMatrix::kColumnStep) * WeightMatrix::kColumnStep, kFeaturesPerJob);
+
+  size_t at = 0;
+  const auto place = [&at](size_t bytes) {
+    const size_t here = at;
+    at += round_up_64(bytes);
+    return here;
+  };
+  const auto count = [](int64_t n) { return static_cast<size_t>(n); };
+  p.float_x = place(layer.dtype == DType::f32 ? 0 : count(tokens * layer.hidden) * sizeof(float));
+  p.groups = place(count(p.max_groups) * sizeof(Group));
+  p.order = place(count(p.routes) * sizeof(int32_t));
+  p.place = place(count(p.routes) * sizeof(int32_t));
+  p.counts = place(count(layer.n_experts) * sizeof(int32_t));
+  const size_t prepared_x = count(p.one_token ? 1 : p.routes) * layer.fc1.prepared_bytes(1);
+  p.prepared_x = place(p.few ? prepared_x : std::max(prepared_x, count(p.routes * layer.hidden) * sizeof(float)));
+  p.rows = p.prepared_x;
+  p.prepared_h = place(count(p.routes) * layer.fc2.prepared_bytes(1));
+  p.h = place(count(p.routes * layer.inter) * sizeof(float));
+
+  // Scratch of a thread: FC1 results of a job and what its product needs, or FC2 results of all routes for a column range.
+  const int64_t rows = std::min(p.routes, kRowsPerJob), features = p.fc1_features;
+  size_t fc1 = round_up_64(count(rows * 2 * features) * sizeof(float)) + layer.fc1.scratch_bytes(p.routes, 2 * features);
+  if (layer.pairing == Pairing::separate)
+    fc1 = std::max(fc1, round_up_64(count(rows * 2 * features) * sizeof(float)) + layer.fc3.scratch_bytes(p.routes, features));
+  // fc2_columns is a multiple of 16 floats, so all parts stay aligned.
+  const size_t fc2 = count((1 + (p.few ? p.routes : 0)) * p.fc2_columns) * sizeof(float) + layer.fc2.scratch_bytes(p.routes, p.fc2_columns);
+  p.scratch_bytes = round_up_64(std::max(fc1, fc2));
+  p.scratch = place(p.scratch_bytes * count(n_threads));
+  p.total = at;
+  return p;
+}
+
+int64_t piece_tokens(const ExpertLayer& layer, int64_t n_tokens) {
+  const int64_t per_token = layer.k * floats_per_route(layer) * static_cast<int64_t>(sizeof(float));
+  const int64_t most = std::max<int64_t>(static_cast<int64_t>(kPieceBytes) / std::max<int64_t>(per_token, 1), 64);
+  // Pieces of equal length: a short last one would read all weights again for few rows.
+  return ceil_div(n_tokens, ceil_div(n_tokens, most));
+}
+
+class Piece {
+ public:
+  Piece(const ExpertLayer& layer, const LayerCall& call, const Plan& plan, int64_t token0)
+      : layer_(layer), call_(call), plan_(plan), space_(static_cast<uint8_t*>(call.workspace)), token0_(token0),
+        ids_(call.ids + token0 * layer.k), weights_(call.weights + token0 * layer.k) {}
+
+  void run() {
+    sort_routes();
+    prepare_x();
+    fc1();
+    prepare_h();
+    if (plan_.few) {
+      fc2_and_sum();
+    } else {
+      fc2();
+      sum();
+    }
+  }
+
+ private:
+  template <class T>
+  T* at(size_t offset) const { return reinterpret_cast<T*>(space_ + offset); }
+  uint8_t* scratch(int thread) const { return space_ + plan_.scratch + static_cast<size_t>(thread) * plan_.scratch_bytes; }
+  size_t io_bytes() const { return static_cast<size_t>(dtype_bits(layer_.dtype)) / 8; }
+
+  // A region of parallel jobs, or a plain loop when there is too little to do.
+  template <class F>
+  void jobs(int64_t n_jobs, bool parallel, F&& f) {
+    if (parallel) return call_.pool->parallel_for(n_jobs, f);
+    for (int64_t i = 0; i < n_jobs; ++i) f(i, 0);
+  }
+
+  // Counting sort of the routes by expert. order[row] is a route, place[route] its row.
+  void sort_routes() {
+    groups_ = at<Group>(plan_.groups);
+    order_ = at<int32_t>(plan_.order);
+    place_ = at<int32_t>(plan_.place);
+    if (plan_.one_token) {
+      for (int32_t j = 0; j < plan_.routes; ++j) {
+        groups_[j] = {ids_[j], j, 1, j};
+        order_[j] = place_[j] = j;
+      }
+      n_groups_ = n_row_jobs_ = plan_.routes;
+      return;
+    }
+    int32_t* const counts = at<int32_t>(plan_.counts);
+    std::memset(counts, 0, static_cast<size_t>(layer_.n_experts) * sizeof(int32_t));
+    for (int64_t r = 0; r < plan_.routes; ++r) ++counts[ids_[r]];
+    int32_t row = 0;
+    for (int64_t e = 0; e < layer_.n_experts; ++e) {
+      const int32_t n = counts[e];
+      counts[e] = row;
+      if (n == 0) continue;
+      groups_[n_groups_++] = {static_cast<int32_t>(e), row, n, static_cast<int32_t>(n_row_jobs_)};
+      n_row_jobs_ += ceil_div(n, kRowsPerJob);
+      row += n;
+    }
+    for (int32_t r = 0; r < plan_.routes; ++r) {
+      const int32_t here = counts[ids_[r]]++;
+      order_[here] = r;
+      place_[r] = here;
+    }
+  }
+
+  struct RowJob {
+    const Group* group;
+    int64_t m0, m1;  // rows of the group
+  };
+  RowJob row_job(int64_t i) const {
+    const Group* g = std::upper_bound(groups_, groups_ + n_groups_, i, [](int64_t job, const Group& group) { return job < group.job; }) - 1;
+    const int64_t m0 = (i - g->job) * kRowsPerJob;
+    return {g, m0, std::min<int64_t>(m0 + kRowsPerJob, g->n)};
+  }
+
+  uint8_t* prepared_x(const Group& g) const {
+    return space_ + plan_.prepared_x + (plan_.one_token ? 0 : static_cast<size_t>(g.row) * layer_.fc1.prepared_bytes(1));
+  }
+  uint8_t* prepared_h(const Group& g) const { return space_ + plan_.prepared_h + static_cast<size_t>(g.row) * layer_.fc2.prepared_bytes(1); }
+
+  void prepare_x() {
+    const int64_t hidden = layer_.hidden;
+    const uint8_t* const x = static_cast<const uint8_t*>(call_.x) + static_cast<size_t>(token0_ * hidden) * io_bytes();
+    const float* float_x = reinterpret_cast<const float*>(x);
+    const bool parallel = plan_.routes * hidden > kInlineFloats;
+    if (layer_.dtype != DType::f32) {
+      float* const converted = at<float>(plan_.float_x);
+      float_x = converted;
+      constexpr int64_t kTokens = 16;
+      jobs(ceil_div(plan_.tokens, kTokens), parallel, [&](int64_t i, int) {
+        const int64_t t0 = i * kTokens, n = std::min(kTokens, plan_.tokens - t0);
+        cpu::to_f32(layer_.dtype, x + static_cast<size_t>(t0 * hidden) * io_bytes(), converted + t0 * hidden, n * hidden);
+      });
+    }
+    if (plan_.one_token) return layer_.fc1.prepare(float_x, hidden, 1, 0, 1, prepared_x(groups_[0]));
+    jobs(n_row_jobs_, parallel, [&](int64_t i, int) {
+      const RowJob job = row_job(i);
+      for (int64_t m = job.m0; m < job.m1; ++m) {  // one source row at a time: stride 0 makes it any row
+        const float* row = float_x + order_[job.group->row + m] / layer_.k * hidden;
+        layer_.fc1.prepare(row, 0, job.group->n, m, m + 1, prepared_x(*job.group));
+      }
+    });
+  }
+
+  // FC1, FC3 and the activation: a job is a range of rows of one expert and a range of features.
+  void fc1() {
+    const bool two = layer_.pairing == Pairing::interleaved || layer_.pairing == Pairing::halves;
+    const MatrixForm& form = layer_.fc1.form();
+    const int64_t bytes_per_feature = static_cast<int64_t>(form.weight_bytes()) / std::max<int64_t>(layer_.inter, 1);
+    const int64_t step = columns_per_job(layer_.inter, plan_.fc1_features, n_row_jobs_, call_.pool->size(), bytes_per_feature);
+    const int64_t ranges = ceil_div(layer_.inter, step);
+    float* const h = at<float>(plan_.h);
+    jobs(n_row_jobs_ * ranges, true, [&, two](int64_t i, int thread) {
+      const RowJob job = row_job(i / ranges);
+      const Group& g = *job.group;
+      const int64_t i0 = i % ranges * step, n = std::min(step, layer_.inter - i0), rows = job.m1 - job.m0;
+      const int64_t width = two || layer_.pairing == Pairing::separate ? 2 * n : n;
+      float* const a = reinterpret_cast<float*>(scratch(thread));
+      void* const space = scratch(thread) + round_up_64(static_cast<size_t>(rows * width) * sizeof(float));
+      const ExpertBytes& expert = call_.experts[g.expert];
+      const auto product = [&](const WeightMatrix& w, const MatrixBytes& bytes, int64_t n0, int64_t n1, float* y) {
+        w.multiply(bytes, prepared_x(g), g.n, job.m0, job.m1, n0, n1, y, width, space);
+      };
+      switch (layer_.pairing) {
+        case Pairing::interleaved: product(layer_.fc1, expert.fc1, 2 * i0, 2 * (i0 + n), a); break;
+        case Pairing::none: product(layer_.fc1, expert.fc1, i0, i0 + n, a); break;
+        case Pairing::halves:
+          product(layer_.fc1, expert.fc1, i0, i0 + n, a);
+          product(layer_.fc1, expert.fc1, layer_.inter + i0, layer_.inter + i0 + n, a + n);
+          break;
+        case Pairing::separate:
+          product(layer_.fc1, expert.fc1, i0, i0 + n, a);
+          product(layer_.fc3, expert.fc3, i0, i0 + n, a + n);
+          break;
+      }
+      for (int64_t m = 0; m < rows; ++m) {
+        const float* row = a + m * width;
+        float* out = h + (g.row + job.m0 + m) * layer_.inter + i0;
+        if (layer_.pairing == Pairing::none) {
+          for (int64_t f = 0; f < n; ++f) out[f] = activate(layer_.activation.kind, row[f]);
+        } else if (layer_.pairing == Pairing::interleaved) {
+          for (int64_t f = 0; f < n; ++f) out[f] = gated(layer_.activation, row[2 * f], row[2 * f + 1]);
+        } else {
+          for (int64_t f = 0; f < n; ++f) out[f] = gated(layer_.activation, row[f], row[n + f]);
+        }
+      }
+    });
+  }
+
+  void prepare_h() {
+    const float* const h = at<float>(plan_.h);
+    jobs(n_row_jobs_, plan_.routes * layer_.inter > kInlineFloats, [&](int64_t i, int) {
+      const RowJob job = row_job(i);
+      layer_.fc2.prepare(h + job.group->row * layer_.inter, layer_.inter, job.group->n, job.m0, job.m1, prepared_h(*job.group));
+    });
+  }
+
+  // A job is a range of output columns for all routes: its rows stay in the scratch of the thread and are summed there.
+  void fc2_and_sum() {
+    const MatrixForm& form = layer_.fc2.form();
+    const int64_t bytes_per_column = static_cast<int64_t>(form.weight_bytes()) / std::max<int64_t>(form.n, 1) * n_groups_;
+    const int64_t step = columns_per_job(layer_.hidden, plan_.fc2_columns, 1, call_.pool->size(), bytes_per_column);
+    jobs(ceil_div(layer_.hidden, step), true, [&](int64_t i, int thread) {
+      const int64_t n0 = i * step, n = std::min(step, layer_.hidden - n0);
+      float* const line = reinterpret_cast<float*>(scratch(thread));
+      float* const rows = line + plan_.fc2_columns;
+      for (int64_t g = 0; g < n_groups_; ++g) {
+        const Group& group = groups_[g];
+        fc2_rows({&group, 0, group.n}, n0, n, rows + group.row * n, n, line, rows + plan_.routes * plan_.fc2_columns);
+      }
+      for (int64_t t = 0; t < plan_.tokens; ++t) sum_token(t, n0, n, rows, n, 0, line);
+    });
+  }
+
+  // A job is a range of rows of one expert and a range of output columns.
+  void fc2() {
+    const MatrixForm& form = layer_.fc2.form();
+    const int64_t bytes_per_column = static_cast<int64_t>(form.weight_bytes()) / std::max<int64_t>(form.n, 1);
+    const int64_t step = columns_per_job(layer_.hidden, plan_.fc2_columns, n_row_jobs_, call_.pool->size(), bytes_per_column);
+    const int64_t ranges = ceil_div(layer_.hidden, step);
+    float* const rows = at<float>(plan_.rows);
+    jobs(n_row_jobs_ * ranges, true, [&](int64_t i, int thread) {
+      const RowJob job = row_job(i / ranges);
+      const int64_t n0 = i % ranges * step, n = std::min(step, layer_.hidden - n0);
+      float* const y = rows + (job.group->row + job.m0) * layer_.hidden + n0;
+      float* const line = reinterpret_cast<float*>(scratch(thread));
+      fc2_rows(job, n0, n, y, layer_.hidden, line, line + plan_.fc2_columns);
+    });
+  }
+
+  // Columns [n0, n0 + n) of what the rows of a job add: the product, rounded to the type of the layer, plus the bias.
+  void fc2_rows(const RowJob& job, int64_t n0, int64_t n, float* y, int64_t ldy, float* line, void* space) const {
+    const Group& g = *job.group;
+    const MatrixBytes& bytes = call_.experts[g.expert].fc2;
+    layer_.fc2.multiply(bytes, prepared_h(g), g.n, job.m0, job.m1, n0, n0 + n, y, ldy, space);
+    const float* bias = nullptr;
+    if (layer_.fc2_bias != DType::undefined) {
+      cpu::to_f32(layer_.fc2_bias, bytes.bias + n0 * dtype_bits(layer_.fc2_bias) / 8, line, n);
+      bias = line;
+    }
+    for (int64_t m = 0; m < job.m1 - job.m0; ++m, y += ldy) {
+      if (layer_.dtype == DType::f16)
+        for (int64_t c = 0; c < n; ++c) y[c] = f16_to_f32(f32_to_f16(y[c]));
+      if (layer_.dtype == DType::bf16)
+        for (int64_t c = 0; c < n; ++c) y[c] = bf16_to_f32(f32_to_bf16(y[c]));
+      if (bias)
+        for (int64_t c = 0; c < n; ++c) y[c] += bias[c];
+    }
+  }
+
+  void sum() {
+    constexpr int64_t kTokens = 8;
+    jobs(ceil_div(plan_.tokens, kTokens), true, [&](int64_t i, int thread) {
+      float* const total = reinterpret_cast<float*>(scratch(thread));
+      for (int64_t t = i * kTokens; t < std::min(plan_.tokens, (i + 1) * kTokens); ++t)
+        for (int64_t n0 = 0; n0 < layer_.hidden; n0 += plan_.fc2_columns)
+          sum_token(t, n0, std::min(plan_.fc2_columns, layer_.hidden - n0), at<float>(plan_.rows), layer_.hidden, n0, total);
+    });
+  }
+
+  // Columns [n0, n0 + n) of token t: its rows in the order of routes. They begin at column c0 of `rows`.
+  void sum_token(int64_t t, int64_t n0, int64_t n, const float* rows, int64_t ldr, int64_t c0, float* total) const {
+    uint8_t* const y = static_cast<uint8_t*>(call_.y) + static_cast<size_t>((token0_ + t) * layer_.hidden + n0) * io_bytes();
+    if (layer_.dtype == DType::f32) total = reinterpret_cast<float*>(y);
+    for (int64_t j = 0; j < layer_.k; ++j) {
+      const float* const row = rows + place_[t * layer_.k + j] * ldr + c0;
+      const float w = weights_[t * layer_.k + j];
+      if (j == 0) {
+        for (int64_t c = 0; c < n; ++c) total[c] = w * row[c];
+      } else {
+        for (int64_t c = 0; c < n; ++c) total[c] += w * row[c];
+      }
+    }
+    if (layer_.dtype != DType::f32) cpu::from_f32(layer_.dtype, total, y, n);
+  }
+
+  const ExpertLayer& layer_;
+  const LayerCall& call_;
+  const Plan& plan_;
+  uint8_t* const space_;
+  const int64_t token0_;
+  const int32_t* const ids_;
+  const float* const weights_;
+  Group* groups_ = nullptr;
+  int32_t* order_ = nullptr;
+  int32_t* place_ = nullptr;
+  int64_t n_groups_ = 0, n_row_jobs_ = 0;
+};
+
+}  // namespace
+
+size_t expert_layer_workspace(const ExpertLayer& layer, int64_t n_tokens, int n_threads) {
+  if (n_tokens == 0) return 0;
+  const int64_t piece = piece_tokens(layer, n_tokens), rest = n_tokens % piece;
+  const size_t total = make_plan(layer, piece, n_threads).total;
+  return rest == 0 ? total : std::max(total, make_plan(layer, rest, n_threads).total);
+}
+
+void run_expert_layer(const ExpertLayer& layer, const LayerCall& call) {
+  if (call.n_tokens == 0) return;
+  const int64_t piece = piece_tokens(layer, call.n_tokens);
+  for (int64_t t = 0; t < call.n_tokens; t += piece) {
+    const Plan plan = make_plan(layer, std::min(piece, call.n_tokens - t), call.pool->size());
+    Piece(layer, call, plan, t).run();
+  }
+}
+
+}  // namespace hotset::experts

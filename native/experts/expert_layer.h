@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+// One mixture-of-experts layer on the CPU, after routing: y_t = sum over j of weight[t][j] * FC2(act(FC1(x_t))) of expert ids[t][j].
+//
+// Everything inside an expert is float32. The row that an expert adds is rounded to the layer's type, then rows are summed in
+// float32 in the order of routes and the sum is rounded once. So it does not matter for the result where a row was computed.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+
+#include "base/dtype.h"
+#include "base/thread_pool.h"
+#include "experts/activation.h"
+#include "experts/weight_matrix.h"
+
+namespace hotset::experts {
+
+struct ExpertLayer {
+  DType dtype = DType::f32;  // of x and y
+  int64_t hidden = 0, inter = 0, n_experts = 0, k = 1;
+  Activation activation;
+  Pairing pairing = Pairing::none;
+  WeightMatrix fc1, fc2, fc3;  // fc3: Pairing::separate only. fc2 without its bias: that is added to the rounded row
+  DType fc2_bias = DType::undefined;
+};
+
+// Where the matrices of one expert lie now: in a mapped file, a cache, a slot.
+struct ExpertBytes {
+  MatrixBytes fc1, fc2, fc3;
+};
+
+struct LayerCall {
+  const void* x = nullptr;  // [n_tokens][hidden], 64-byte aligned as y
+  void* y = nullptr;
+  int64_t n_tokens = 0;
+  const int32_t* ids = nullptr;  // [n_tokens][k], distinct within a token
+  const float* weights = nullptr;
+  const ExpertBytes* experts = nullptr;  // [n_experts]
+  void* workspace = nullptr;             // 64-byte aligned
+  ThreadPool* pool = nullptr;
+};
+
+// Long calls are split into pieces of tokens, so the workspace has a bound.
+size_t expert_layer_workspace(const ExpertLayer& layer, int64_t n_tokens, int n_threads);
+void run_expert_layer(const ExpertLayer& layer, const LayerCall& call);
+
+}  // namespace hotset::experts

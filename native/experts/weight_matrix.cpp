@@ -1,0 +1,204 @@
+// SPDX-License-Identifier: Apache-2.0
+// Staging of weight forms that no kernel reads, and the calls to the kernels.
+#include "experts/weight_matrix.h"
+
+#include <algorithm>
+#include <cassert>
+#include <cstring>
+
+#include "cpu_avx/convert.h"
+#include "formats/sm80.h"
+
+namespace hotset::experts {
+namespace {
+
+constexpr size_t round_up_64(size_t n) { return (n + 63) & ~size_t{63}; }
+
+size_t dtype_bytes(DType t) { return static_cast<size_t>(dtype_bits(t)) / 8; }
+
+int64_t stream_bytes(int64_t codes, int bits) { return (codes * bits + 7) / 8; }
+
+// Code i of a stream whose codes may cross byte borders.
+int code_at(const uint8_t* stream, int bits, int64_t i) {
+  const int64_t bit = i * bits;
+  const int shift = static_cast<int>(bit & 7);
+  unsigned v = stream[bit >> 3] >> shift;
+  if (shift + bits > 8) v |= static_cast<unsigned>(stream[(bit >> 3) + 1]) << (8 - shift);
+  return static_cast<int>(v & ((1u << bits) - 1));
+}
+
+// 3-bit codes q become 4-bit codes q + 4: the middle moves from 4 to 8 with them.
+void widen_3_to_4(const uint8_t* src, int64_t count, uint8_t* dst) {
+  for (int64_t i = 0; i < count; i += 2) {
+    const int low = code_at(src, 3, i) + 4, high = i + 1 < count ? code_at(src, 3, i + 1) + 4 : 0;
+    dst[i / 2] = static_cast<uint8_t>(low | high << 4);
+  }
+}
+
+void pack_bytes_to_4(const uint8_t* src, int64_t count, uint8_t* dst) {
+  for (int64_t i = 0; i < count; i += 2)
+    dst[i / 2] = static_cast<uint8_t>((src[i] & 15) | (i + 1 < count ? src[i + 1] << 4 : 0));
+}
+
+// The address that makes element `offset` the first of y: kernels index rows of the whole product.
+float* rebased(float* y, int64_t offset) {
+  return reinterpret_cast<float*>(reinterpret_cast<uintptr_t>(y) - static_cast<uintptr_t>(offset) * sizeof(float));
+}
+
+}  // namespace
+
+size_t MatrixForm::weight_bytes() const {
+  if (storage == Storage::dense) return static_cast<size_t>(n * k) * dtype_bytes(dtype);
+  return static_cast<size_t>(n * (storage == Storage::raw ? row_bytes : k * bits / 8));
+}
+size_t MatrixForm::scale_bytes() const { return storage == Storage::dense ? 0 : static_cast<size_t>(n * blocks()) * dtype_bytes(dtype); }
+size_t MatrixForm::zero_point_bytes() const {
+  switch (zero_points) {
+    case ZeroPoints::middle: return 0;
+    case ZeroPoints::packed: return static_cast<size_t>(n * stream_bytes(blocks(), bits));
+    case ZeroPoints::bytes: return static_cast<size_t>(n * blocks());
+    case ZeroPoints::along_n: return static_cast<size_t>(stream_bytes(n, bits));
+  }
+  return 0;
+}
+size_t MatrixForm::bias_bytes() const { return bias_dtype == DType::undefined ? 0 : static_cast<size_t>(n) * dtype_bytes(bias_dtype); }
+
+WeightMatrix::WeightMatrix(const MatrixForm& form, bool int8_activations) : form_(form) {
+  if (form.storage == Storage::dense) {
+    dense_ = &cpu::float_gemm();
+    return;
+  }
+  kernel_bits_ = form.bits == 3 ? 4 : form.bits;
+  cpu::QuantMatrix w;
+  w.bits = kernel_bits_;
+  w.block = form.block;
+  w.n = form.n;
+  w.k = form.k;
+  w.scale_type = static_cast<int>(form.dtype);
+  quant_ = &cpu::quant_gemm(int8_activations, w);
+}
+
+const char* WeightMatrix::isa() const { return dense_ ? dense_->name : "quant"; }
+
+size_t WeightMatrix::prepared_bytes(int64_t m) const {
+  return dense_ ? round_up_64(static_cast<size_t>(m * form_.k) * sizeof(float)) : quant_->prepared_bytes(m, form_.k);
+}
+
+void WeightMatrix::prepare(const float* x, int64_t ldx, int64_t m, int64_t m0, int64_t m1, void* prepared) const {
+  if (!dense_) return quant_->prepare(x, ldx, m, form_.k, m0, m1, prepared);
+  for (int64_t i = m0; i < m1 && form_.k > 0; ++i)
+    std::memcpy(static_cast<float*>(prepared) + i * form_.k, x + i * ldx, static_cast<size_t>(form_.k) * sizeof(float));
+}
+
+WeightMatrix::Parts WeightMatrix::parts(int64_t m, int64_t n) const {
+  Parts p{};
+  const bool staged = form_.storage == Storage::sm80 || form_.bits == 3;
+  if (staged) p.codes = round_up_64(static_cast<size_t>(n * stream_bytes(form_.k, kernel_bits_)));
+  if (form_.zero_points == ZeroPoints::bytes || (form_.bits == 3 && form_.zero_points != ZeroPoints::middle))
+    p.zero_points = round_up_64(static_cast<size_t>(n * stream_bytes(form_.blocks(), kernel_bits_)));
+  if (form_.bias_dtype != DType::undefined) p.bias = round_up_64(static_cast<size_t>(n) * sizeof(float));
+  p.kernel = round_up_64(dense_ ? dense_->scratch_bytes(m, n, form_.k) : quant_->scratch_bytes(m, n, form_.k));
+  return p;
+}
+
+size_t WeightMatrix::scratch_bytes(int64_t m, int64_t n) const {
+  const Parts p = parts(m, n);
+  return p.codes + p.zero_points + p.bias + p.kernel;
+}
+
+void WeightMatrix::multiply(const MatrixBytes& bytes, const void* prepared, int64_t m, int64_t m0, int64_t m1, int64_t n0,
+                            int64_t n1, float* y, int64_t ldy, void* scratch) const {
+  assert(n0 % kColumnStep == 0 && n1 <= form_.n);
+  const int64_t n = n1 - n0;
+  const Parts p = parts(m, n);
+  uint8_t* const codes = static_cast<uint8_t*>(scratch);
+  uint8_t* const zero_points = codes + p.codes;
+  float* bias_space = reinterpret_cast<float*>(zero_points + p.zero_points);
+  void* const kernel_scratch = reinterpret_cast<uint8_t*>(bias_space) + p.bias;
+
+  const float* bias = nullptr;
+  if (form_.bias_dtype != DType::undefined) {
+    const uint8_t* const at = bytes.bias + n0 * static_cast<int64_t>(dtype_bytes(form_.bias_dtype));
+    if (form_.bias_dtype == DType::f32 && reinterpret_cast<uintptr_t>(at) % alignof(float) == 0) {
+      bias = reinterpret_cast<const float*>(at);
+    } else {
+      cpu::to_f32(form_.bias_dtype, at, bias_space, n);
+      bias = bias_space;
+    }
+  }
+  y = rebased(y, m0 * ldy);
+
+  if (dense_) {
+    cpu::FloatMatrix w;
+    w.data = bytes.weights + n0 * form_.k * static_cast<int64_t>(dtype_bytes(form_.dtype));
+    w.dtype = static_cast<int>(form_.dtype);
+    w.n = n;
+    w.k = form_.k;
+    w.stride_n = form_.k;
+    w.stride_k = 1;
+    dense_->multiply(w, static_cast<const float*>(prepared), form_.k, m0, m1, 0, n, bias, y, ldy, kernel_scratch);
+    return;
+  }
+
+  const int64_t blocks = form_.blocks();
+  cpu::QuantMatrix w;
+  w.bits = kernel_bits_;
+  w.block = form_.block;
+  w.n = n;
+  w.k = form_.k;
+  w.scale_type = static_cast<int>(form_.dtype);
+  w.scale_stride = blocks;
+  w.scales = bytes.scales + n0 * blocks * static_cast<int64_t>(dtype_bytes(form_.dtype));
+
+  if (form_.storage == Storage::sm80) {
+    w.codes = codes;
+    w.row_bytes = stream_bytes(form_.k, form_.bits);
+    formats::sm80_to_raw(bytes.weights, form_.bits, form_.n, form_.k, n0, n1, codes, w.row_bytes);
+  } else if (form_.bits == 3) {
+    w.codes = codes;
+    w.row_bytes = stream_bytes(form_.k, 4);
+    for (int64_t i = 0; i < n; ++i) widen_3_to_4(bytes.weights + (n0 + i) * form_.row_bytes, form_.k, codes + i * w.row_bytes);
+  } else {
+    w.codes = bytes.weights + n0 * form_.row_bytes;
+    w.row_bytes = form_.row_bytes;
+  }
+
+  const int64_t zero_row = stream_bytes(blocks, form_.bits);  // bytes of a row in the file
+  const int64_t kernel_zero_row = stream_bytes(blocks, kernel_bits_);
+  switch (form_.zero_points) {
+    case ZeroPoints::middle: break;
+    case ZeroPoints::packed:
+      w.zero_points = bytes.zero_points + n0 * zero_row;
+      w.zero_stride = zero_row;
+      if (form_.bits == 3) {
+        for (int64_t i = 0; i < n; ++i) widen_3_to_4(w.zero_points + i * zero_row, blocks, zero_points + i * kernel_zero_row);
+        w.zero_points = zero_points;
+        w.zero_stride = kernel_zero_row;
+      }
+      break;
+    case ZeroPoints::bytes:
+      for (int64_t i = 0; i < n; ++i) pack_bytes_to_4(bytes.zero_points + (n0 + i) * blocks, blocks, zero_points + i * kernel_zero_row);
+      w.zero_points = zero_points;
+      w.zero_stride = kernel_zero_row;
+      break;
+    case ZeroPoints::along_n:
+      w.zero_points = bytes.zero_points + n0 * form_.bits / 8;
+      if (form_.bits == 3) {
+        widen_3_to_4(w.zero_points, n, zero_points);
+        w.zero_points = zero_points;
+      }
+      break;
+  }
+  quant_->multiply(w, prepared, m, m0, m1, 0, n, bias, y, ldy, kernel_scratch);
+}
+
+int64_t columns_per_job(int64_t n_columns, int64_t most, int64_t other_jobs, int n_threads, int64_t bytes_per_column) {
+  constexpr int64_t kMinBytesPerJob = 12 << 10, kJobsPerThread = 4, kStep = WeightMatrix::kColumnStep;
+  const int64_t wanted_jobs = n_threads == 1 ? 1 : kJobsPerThread * n_threads;
+  const int64_t by_threads = n_columns * other_jobs / wanted_jobs;
+  const int64_t by_bytes = kMinBytesPerJob / std::max<int64_t>(bytes_per_column, 1);
+  const int64_t columns = std::clamp<int64_t>(std::max(by_threads, by_bytes), 1, most);
+  return std::min((columns + kStep - 1) / kStep * kStep, most);
+}
+
+}  // namespace hotset::experts
