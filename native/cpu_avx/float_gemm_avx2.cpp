@@ -8,44 +8,9 @@
 
 namespace hotset::cpu {
 namespace {
+#include "cpu_avx/vector_avx2.h"
 
-using V = __m256;
-constexpr int kLanes = 8, kMr = 6, kDotRows = 2;
-
-alignas(32) const int32_t kMasks[16] = {-1, -1, -1, -1, -1, -1, -1, -1, 0, 0, 0, 0, 0, 0, 0, 0};
-inline __m256i first(int n) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(kMasks + 8 - n)); }
-inline V zero() { return _mm256_setzero_ps(); }
-inline V set1(float f) { return _mm256_set1_ps(f); }
-inline V fma(V a, V b, V c) { return _mm256_fmadd_ps(a, b, c); }
-inline V add(V a, V b) { return _mm256_add_ps(a, b); }
-inline float sum(V v) {
-  __m128 s = _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
-  s = _mm_add_ps(s, _mm_movehl_ps(s, s));
-  return _mm_cvtss_f32(_mm_add_ss(s, _mm_movehdup_ps(s)));
-}
-inline V load(const float* p) { return _mm256_loadu_ps(p); }
-inline V load_first(const float* p, int n) { return _mm256_maskload_ps(p, first(n)); }
-inline void store(float* p, V v) { _mm256_storeu_ps(p, v); }
-inline void store_first(float* p, V v, int n) { _mm256_maskstore_ps(p, first(n), v); }
-
-template <int D>
-inline V widen(__m128i h) {
-  return D == 10 ? _mm256_cvtph_ps(h) : _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(h), 16));
-}
-
-template <int D>
-inline V load_w(const void* base, int64_t i) {
-  if (D == 1) return _mm256_loadu_ps(reinterpret_cast<const float*>(static_cast<const char*>(base) + 4 * i));
-  return widen<D>(_mm_loadu_si128(reinterpret_cast<const __m128i*>(static_cast<const char*>(base) + 2 * i)));
-}
-
-template <int D>
-inline V load_w_first(const void* base, int64_t i, int n) {
-  if (D == 1) return _mm256_maskload_ps(reinterpret_cast<const float*>(static_cast<const char*>(base) + 4 * i), first(n));
-  uint16_t part[8] = {};
-  memcpy(part, static_cast<const char*>(base) + 2 * i, static_cast<size_t>(n) * 2);
-  return widen<D>(_mm_loadu_si128(reinterpret_cast<const __m128i*>(part)));
-}
+constexpr int kMr = 6, kDotRows = 2;
 
 inline void transpose(V r[8]) {
   V t[8];

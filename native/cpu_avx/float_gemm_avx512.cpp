@@ -12,37 +12,9 @@
 
 namespace hotset::cpu {
 namespace {
+#include "cpu_avx/vector_avx512.h"
 
-using V = __m512;
-constexpr int kLanes = 16, kMr = 12, kDotRows = 4;
-
-inline __mmask16 first(int n) { return static_cast<__mmask16>((1u << n) - 1); }
-inline V zero() { return _mm512_setzero_ps(); }
-inline V set1(float f) { return _mm512_set1_ps(f); }
-inline V fma(V a, V b, V c) { return _mm512_fmadd_ps(a, b, c); }
-inline V add(V a, V b) { return _mm512_add_ps(a, b); }
-inline float sum(V v) { return _mm512_reduce_add_ps(v); }
-inline V load(const float* p) { return _mm512_loadu_ps(p); }
-inline V load_first(const float* p, int n) { return _mm512_maskz_loadu_ps(first(n), p); }
-inline void store(float* p, V v) { _mm512_storeu_ps(p, v); }
-inline void store_first(float* p, V v, int n) { _mm512_mask_storeu_ps(p, first(n), v); }
-
-template <int D>
-inline V widen(__m256i h) {
-  return D == 10 ? _mm512_cvtph_ps(h) : _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(h), 16));
-}
-
-template <int D>
-inline V load_w(const void* base, int64_t i) {
-  if (D == 1) return _mm512_loadu_ps(static_cast<const char*>(base) + 4 * i);
-  return widen<D>(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(static_cast<const char*>(base) + 2 * i)));
-}
-
-template <int D>
-inline V load_w_first(const void* base, int64_t i, int n) {
-  if (D == 1) return _mm512_maskz_loadu_ps(first(n), static_cast<const char*>(base) + 4 * i);
-  return widen<D>(_mm256_maskz_loadu_epi16(first(n), static_cast<const char*>(base) + 2 * i));
-}
+constexpr int kMr = 12, kDotRows = 4;
 
 // Rows become columns: pairs, quads, then 128-bit lanes.
 inline void transpose(V r[16]) {

@@ -1,12 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Float products over a vector type. Included once by each instruction set's file, inside its unnamed namespace, after:
+// Float products over a vector type. Included once by each instruction set's file, inside its unnamed namespace, after its
+// vector_*.h and:
 //
-//   V, kLanes                     vector of float32
 //   kMr                           rows of the packed tile, two vectors wide: kMr * 2 sums + 3 registers
 //   kDotRows                      rows of the tile of dot products, four columns wide
-//   zero() set1(f) fma(a, b, c) add(a, b) sum(v)
-//   load(p) load_first(p, n) store(p, v) store_first(p, v, n)      first n < kLanes lanes; the rest zero or left alone
-//   load_w<D>(base, i) load_w_first<D>(base, i, n)                 weights i... of type D as float32
 //   transpose(V rows[kLanes])
 //
 // Three loops:
@@ -37,14 +34,14 @@ inline void dot_tile(const FloatMatrix& w, const float* x, int64_t ldx, int64_t 
     for (int i = 0; i < MR; ++i) xv[i] = load(x + i * ldx + k);
 #pragma GCC unroll 8
     for (int j = 0; j < NR; ++j) {
-      const V wv = load_w<D>(w.data, base + j * w.stride_n + k);
+      const V wv = load_as<D>(w.data, base + j * w.stride_n + k);
 #pragma GCC unroll 8
       for (int i = 0; i < MR; ++i) acc[i][j] = fma(xv[i], wv, acc[i][j]);
     }
   }
   if (const int rest = static_cast<int>(w.k - k)) {
     for (int j = 0; j < NR; ++j) {
-      const V wv = load_w_first<D>(w.data, base + j * w.stride_n + k, rest);
+      const V wv = load_first_as<D>(w.data, base + j * w.stride_n + k, rest);
 #pragma GCC unroll 8
       for (int i = 0; i < MR; ++i) acc[i][j] = fma(load_first(x + i * ldx + k, rest), wv, acc[i][j]);
     }
@@ -88,12 +85,12 @@ inline void add_scaled_rows(const FloatMatrix& w, const float* x, int64_t k, int
   for (; n + kLanes <= n1; n += kLanes) {
     V acc = k == 0 ? zero() : load(y + n);
 #pragma GCC unroll 8
-    for (int r = 0; r < KR; ++r) acc = fma(xv[r], load_w<D>(w.data, base + r * w.stride_k + n), acc);
+    for (int r = 0; r < KR; ++r) acc = fma(xv[r], load_as<D>(w.data, base + r * w.stride_k + n), acc);
     store(y + n, acc);
   }
   if (const int rest = static_cast<int>(n1 - n)) {
     V acc = k == 0 ? zero() : load_first(y + n, rest);
-    for (int r = 0; r < KR; ++r) acc = fma(xv[r], load_w_first<D>(w.data, base + r * w.stride_k + n, rest), acc);
+    for (int r = 0; r < KR; ++r) acc = fma(xv[r], load_first_as<D>(w.data, base + r * w.stride_k + n, rest), acc);
     store_first(y + n, acc, rest);
   }
 }
@@ -122,7 +119,7 @@ inline void column_tile(const FloatMatrix& w, const float* x, int64_t ldx, int64
     const int64_t row = k * w.stride_k + n;
 #pragma GCC unroll 8
     for (int j = 0; j < NV; ++j) {
-      const V wv = width == NV * kLanes ? load_w<D>(w.data, row + j * kLanes) : load_w_first<D>(w.data, row, width);
+      const V wv = width == NV * kLanes ? load_as<D>(w.data, row + j * kLanes) : load_first_as<D>(w.data, row, width);
 #pragma GCC unroll 8
       for (int i = 0; i < MR; ++i) acc[i][j] = fma(set1(x[i * ldx + k]), wv, acc[i][j]);
     }
@@ -170,8 +167,8 @@ void pack_panel(const FloatMatrix& w, int64_t n, int width, int64_t k0, int kc, 
       const int64_t row = (k0 + k) * w.stride_k + n;
       for (int h = 0; h < 2; ++h) {
         const int left = width - h * kLanes;
-        store(panel + k * kPanel + h * kLanes, left >= kLanes ? load_w<D>(w.data, row + h * kLanes)
-                                               : left > 0     ? load_w_first<D>(w.data, row + h * kLanes, left)
+        store(panel + k * kPanel + h * kLanes, left >= kLanes ? load_as<D>(w.data, row + h * kLanes)
+                                               : left > 0     ? load_first_as<D>(w.data, row + h * kLanes, left)
                                                               : zero());
       }
     }
@@ -185,8 +182,8 @@ void pack_panel(const FloatMatrix& w, int64_t n, int width, int64_t k0, int kc, 
       V t[kLanes];
       for (int r = 0; r < kLanes; ++r)
         t[r] = r >= rows         ? zero()
-               : depth == kLanes ? load_w<D>(w.data, base + r * w.stride_n + k)
-                                 : load_w_first<D>(w.data, base + r * w.stride_n + k, depth);
+               : depth == kLanes ? load_as<D>(w.data, base + r * w.stride_n + k)
+                                 : load_first_as<D>(w.data, base + r * w.stride_n + k, depth);
       transpose(t);
       for (int r = 0; r < depth; ++r) store(panel + (k + r) * kPanel + h * kLanes, t[r]);
     }
