@@ -7,6 +7,7 @@ import json
 import logging
 import os
 import pathlib
+import shlex
 import signal
 import socket
 import sys
@@ -146,10 +147,12 @@ class Interrupt:
 def run_generate(arguments):
     import hotset
 
+    sys.stdout.reconfigure(errors="replace")  # a terminal that lacks a character shows something else
     prompt = arguments.prompt
     if prompt is None:
         if sys.stdin.isatty():
             print("hotset: reading the prompt from the terminal, end with Ctrl-D", file=sys.stderr)
+        sys.stdin.reconfigure(encoding="utf-8", errors="replace")
         prompt = sys.stdin.read()
     options = session_options(arguments)
     bar = LoadingBar(options)
@@ -235,8 +238,9 @@ def run_config(arguments):
     include = importlib.resources.files("hotset") / "include"
     library = pathlib.Path(library_path).resolve()
     values = {
-        "cflags": f"-I{include}",
-        "libs": f"{library} -Wl,-rpath,{library.parent}",  # by path: a wheel holds no libhotset.so link
+        "cflags": f"-I{shlex.quote(str(include))}",
+        # By path, since a wheel holds no libhotset.so link.
+        "libs": f"{shlex.quote(str(library))} -Wl,-rpath,{shlex.quote(str(library.parent))}",
         "includedir": str(include),
         "libdir": str(library.parent),
     }

@@ -95,7 +95,10 @@ class Generator:
     def encode(self, prompt):
         """Token ids of a text; ids are passed through; no text at all is the begin-of-text token."""
         if isinstance(prompt, str):
-            ids = self.tokenizer.encode(prompt).ids
+            try:
+                ids = self.tokenizer.encode(prompt).ids
+            except (TypeError, UnicodeEncodeError):
+                raise InvalidArgument("the prompt holds a lone surrogate, which is no text") from None
         elif isinstance(prompt, collections.abc.Iterable):
             ids = [int(token) for token in prompt]
         else:

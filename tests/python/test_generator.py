@@ -169,7 +169,7 @@ def test_settings_are_checked(generator, settings):
 def test_prompts(generator):
     assert generator.encode("") == [0] == generator.encode([])
     assert generator.encode(np.array([1, 2], np.uint16)) == [1, 2]
-    for prompt, word in (([4096], "4096"), ([-1], "-1"), (5, "int")):
+    for prompt, word in (([4096], "4096"), ([-1], "-1"), (5, "int"), ("a\ud800", "surrogate")):
         with pytest.raises(hotset.InvalidArgument, match=word):
             generator.stream(prompt)
     with pytest.raises(hotset.InvalidArgument, match="max_new_tokens"):

@@ -51,7 +51,8 @@ def test_attributes_of_onnxruntime_programs(add_path):
 def test_messages_go_to_logging(add_path, caplog, capfd):
     options = hotset.SessionOptions()
     options.add_session_config_entry("session.somebody_elses", "1")
-    with caplog.at_level(logging.WARNING, "hotset"):
+    options.log_severity_level = 1
+    with caplog.at_level(logging.INFO, "hotset"):
         hotset.InferenceSession(add_path, options)
     assert "session.somebody_elses" in caplog.text
     caplog.clear()
