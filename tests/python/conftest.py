@@ -25,6 +25,29 @@ def reference():
         return dict(arrays)
 
 
+def argmax_tokens(reference, kind):
+    """Greedy tokens by one of the oracle's logits, with the context of generated_ids: valid up to the first that differs from those."""
+    steps = [reference[f"{kind}logits_prefill"], *(reference[f"{kind}logits_step_{i}"] for i in range(len(reference["generated_ids"]) - 1))]
+    return [int(logits[0, -1].argmax()) for logits in steps]
+
+
+@pytest.fixture(scope="session")
+def certain_tokens(reference):
+    """Greedy tokens of the demo model on which every way of computing agrees: the next choice is a tie within rounding."""
+    kinds = zip(*(argmax_tokens(reference, kind) for kind in ("", "opt_", "f32_")), strict=True)
+    agreed = [len(set(tokens)) == 1 for tokens in kinds]
+    tokens = reference["generated_ids"][: agreed.index(False)].tolist()
+    assert len(tokens) == 6
+    return tokens
+
+
+@pytest.fixture(scope="session")
+def exact_tokens(reference):
+    """Greedy tokens with float activations, one longer."""
+    tokens = argmax_tokens(reference, "f32_")
+    return tokens[: 1 + [a == b for a, b in zip(tokens, reference["generated_ids"], strict=True)].index(False)]
+
+
 @pytest.fixture
 def exact():
     """Options under which every activation is a float."""

@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 
 import hotset
+from hotset.decoding import DecodeLoop
 from hotset.genai_config import read_genai_config
+from hotset.tensor import copy_out
 
 
 @pytest.fixture(scope="module")
@@ -31,10 +33,29 @@ def variant(demo, folder, change):
     return folder
 
 
-def test_greedy_tokens_are_those_of_the_reference(generator, reference):
-    expected = reference["generated_ids"].tolist()
-    assert list(generator.stream_ids(reference["prompt_ids"], len(expected))) == expected
-    assert list(generator.stream_ids(reference["prompt_ids"].tolist(), len(expected))) == expected
+def test_greedy_tokens_are_those_of_the_reference(generator, reference, certain_tokens):
+    for prompt in (reference["prompt_ids"], reference["prompt_ids"].tolist()):
+        assert list(generator.stream_ids(prompt, len(certain_tokens))) == certain_tokens
+
+
+def test_exact_greedy_tokens(demo, exact, reference, exact_tokens):
+    with hotset.Generator(demo, exact) as generator:
+        assert list(generator.stream_ids(reference["prompt_ids"], len(exact_tokens))) == exact_tokens
+
+
+def test_exact_logits(demo, exact, reference):
+    """The loop's own logits, step for step on the reference's tokens."""
+    with hotset.Generator(demo, exact) as generator:
+        loop = DecodeLoop(generator.session, generator.config, 64, generator.run_options)
+        loop.start(reference["prompt_ids"])
+        steps = [("f32_logits_prefill", None), *((f"f32_logits_step_{i}", token) for i, token in enumerate(reference["generated_ids"]))]
+        for name, token in steps:
+            if token is not None:
+                loop.step(token)
+            expected = reference[name]
+            logits = copy_out(loop.logits)
+            assert logits.shape == expected.shape
+            assert np.abs(logits - expected).max() <= 2e-4 * np.abs(expected).max(), name
 
 
 def test_exact_tokens_over_the_window(exact, demo):
