@@ -109,7 +109,9 @@ def test_golden(bits, dt, options, listed, total):
     named = golden_node(bits, dt, **options)
     attributes = {"k": 2, **SWIGLU, "normalize_routing_weights": 1, "block_size": options.get("block", 32),
                   "weights_prepacked": int(options.get("prepacked", False))}  # fmt: skip
-    attributes |= {"expert_weight_bits": bits[0]} if bits[0] == bits[1] else {"fc1_expert_weight_bits": bits[0], "fc2_expert_weight_bits": bits[1]}
+    attributes |= (
+        {"expert_weight_bits": bits[0]} if bits[0] == bits[1] else {"fc1_expert_weight_bits": bits[0], "fc2_expert_weight_bits": bits[1]}
+    )
     y = run(named, attributes, activation="float")
     np.testing.assert_allclose([*y[0, :3], y[2, 127]], listed, atol=2e-6, rtol=1e-6)
     assert abs(np.abs(y).sum(dtype=np.float64) - total) < 1e-4 * max(1, total / 500)

@@ -105,7 +105,7 @@ def start(*arguments, **streams):
     return subprocess.Popen([*HOTSET, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, encoding="utf-8", **streams)
 
 
-LONG = ["generate", "demo", "-p", "In the beginning", "-n", "2000", "--temperature", "1.5", "--top-k", "0"]
+LONG = ["generate", "demo", "-p", "In the beginning", "-n", "2000"]  # greedy text of this prompt does not end
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="signals")

@@ -137,7 +137,13 @@ def group_query_attention(attrs, inputs, history=None):
         cached = total if shared else start
         codes, values = [], []
         for i, new in enumerate((k, v)):
-            old = history[i][b, :, :cached] if history is not None else past[i][b, :, :cached] if cached else np.zeros((nk, 0, code_width), cache_type)
+            old = (
+                history[i][b, :, :cached]
+                if history is not None
+                else past[i][b, :, :cached]
+                if cached
+                else np.zeros((nk, 0, code_width), cache_type)
+            )
             fresh = np.zeros((nk, 0, code_width), cache_type)
             if not shared:
                 fresh = encode(new[b, :count].transpose(1, 0, 2), scales[i], cache_type, bits)

@@ -5,6 +5,7 @@ Arrays called W are float32 [E, N, K] (expert, output feature,
 input feature); codes are unsigned int32 of the same shape. Sums run in float64 and are rounded to float32 once, so no
 summation order is preferred; every other rounding point is explicit. dt is 'f32', 'f16' or 'bf16'.
 """
+
 import math
 
 import numpy as np
@@ -55,7 +56,7 @@ def e8m0(byte):
 def _nearest_code(x, table):
     """Index of the nearest table entry (ascending, codes 0..n-1), ties to the even code, saturating. x >= 0."""
     mid = (table[1:] + table[:-1]) / 2
-    lo = np.searchsorted(mid, x, side="left")     # a midpoint stays at the lower code
+    lo = np.searchsorted(mid, x, side="left")  # a midpoint stays at the lower code
     on_mid = (lo < len(mid)) & (x == mid[np.minimum(lo, len(mid) - 1)])
     return np.where(on_mid & (lo % 2 == 1), lo + 1, lo)
 
@@ -102,12 +103,12 @@ def sm80_pack(codes, bits):
         raise ValueError(f"SM80 layout needs K mod 64 = 0 and N mod {c} = 0, got K={k}, N={n}")
     i = np.arange(period)
     q, r = i // (period // 4), i % (period // 4)
-    perm = 2 * q + 8 * (r // 2) + r % 2                                     # step 1: destination i takes source perm[i]
+    perm = 2 * q + 8 * (r // 2) + r % 2  # step 1: destination i takes source perm[i]
     rows = codes.reshape(n, k // period, period)[:, :, perm].reshape(n, k)  # step 2: column n contiguous along K
-    tiles = rows.reshape(n // c, c, k // 64, 64).transpose(0, 2, 1, 3)      # step 3: c columns share each 64-row tile
+    tiles = rows.reshape(n // c, c, k // 64, 64).transpose(0, 2, 1, 3)  # step 3: c columns share each 64-row tile
     words = tiles.reshape(-1, e).astype(np.uint32)
     out = np.zeros(len(words), np.uint32)
-    for p in range(e):                                                      # step 4: even positions low half, odd high
+    for p in range(e):  # step 4: even positions low half, odd high
         out |= words[:, p] << np.uint32(bits * (p // 2 + (p % 2) * (e // 2)))
     return out.astype("<u4").view(np.uint8)
 
@@ -148,7 +149,7 @@ def dequant_int(codes, scales, bits, block=0, zero_points=None):
         if not blockwise:
             z = unpack_codes(zp, bits, n)[..., None]
         elif bits == 4 and zp.shape[2] == blocks:
-            z = zp.astype(np.int32) & 15                     # unpacked; with one block both readings agree
+            z = zp.astype(np.int32) & 15  # unpacked; with one block both readings agree
         else:
             z = unpack_codes(zp, bits, blocks)
     of = np.arange(k) // block if blockwise else np.zeros(k, int)
@@ -234,7 +235,7 @@ def quantise_mxfp4(W):
     """float [E,N,K] -> (codes [E,N,K], E8M0 bytes [E,N,K/32], global ones [E])."""
     x = W.reshape(*W.shape[:2], -1, 32).astype(np.float64)
     amax = np.abs(x).max(-1)
-    ex = np.where(amax > 0, np.clip(np.frexp(amax)[1] - 1 - 2, -127, 127), -127)   # frexp is exact, log2 is not
+    ex = np.where(amax > 0, np.clip(np.frexp(amax)[1] - 1 - 2, -127, 127), -127)  # frexp is exact, log2 is not
     q = to_e2m1(x / np.exp2(ex.astype(np.float64))[..., None]).reshape(W.shape)
     q = np.where(amax.repeat(32, axis=2).reshape(W.shape) == 0, 0, q)
     return q, (ex + 127).astype(np.uint8), np.ones(len(W), F32)
@@ -289,7 +290,7 @@ def is_prepacked(weights_prepacked, matrices):
     elif len(verdicts) == 2:
         raise ValueError("one matrix is declared raw, the other prepacked")
     else:
-        prepacked = not verdicts.pop() if verdicts else possible and len(matrices) < 3     # undecided with FC3: raw
+        prepacked = not verdicts.pop() if verdicts else possible and len(matrices) < 3  # undecided with FC3: raw
     if prepacked and not possible:
         raise ValueError("these sizes or widths cannot be SM80 prepacked")
     return prepacked
@@ -311,7 +312,7 @@ def route(logits, k, normalize=False, router_weights=None):
     w = np.take_along_axis(p, ids, 1)
     if normalize:
         s = np.zeros((len(w), 1), F32)
-        for j in range(k):                                  # rank order
+        for j in range(k):  # rank order
             s = s + w[:, j : j + 1]
         if router_weights is None:
             w = np.where(s > 1e-6, w / np.where(s > 1e-6, s, 1), w)
@@ -363,8 +364,13 @@ def activate(a, c=None, *, kind="relu", fusion=0, alpha=1.0, beta=0.0, limit=mat
 
     fusion 0 without FC3 reads swiglu rows as interleaved. geglu is always the tanh form, takes no FC3 and no fusion 0.
     """
-    one = {"relu": lambda x: np.maximum(x, 0), "relu2": lambda x: np.maximum(x, 0) ** 2, "gelu": gelu,
-           "silu": lambda x: x * sigmoid(x), "identity": lambda x: x}
+    one = {
+        "relu": lambda x: np.maximum(x, 0),
+        "relu2": lambda x: np.maximum(x, 0) ** 2,
+        "gelu": gelu,
+        "silu": lambda x: x * sigmoid(x),
+        "identity": lambda x: x,
+    }
     a = np.asarray(a, F32)
     if kind in ("swiglu", "geglu") and c is None:
         if kind == "geglu" and fusion not in (1, 2):
@@ -390,10 +396,10 @@ def activate(a, c=None, *, kind="relu", fusion=0, alpha=1.0, beta=0.0, limit=mat
 # weight: dequantised weight rounded to dt. fc1: FC1 sum rounded before its bias. act: activation rounded.
 # row: FC2 sum rounded before its bias. row_bias: rounded after it, instead. Always: final sum float32, rounded once.
 ROUNDING = {
-    "device": {"weight", "fc1", "act", "row"},              # kernels of a device, and prepacked INT2 of onnxruntime
-    "cpu": {"row"},                                         # our CPU kernels
-    "upstream_cpu": set(),                                  # the raw kernel of onnxruntime and its float MoE
-    "upstream_shared": {"weight", "act", "row_bias"},       # its prepacked and 3-bit kernel
+    "device": {"weight", "fc1", "act", "row"},  # kernels of a device, and prepacked INT2 of onnxruntime
+    "cpu": {"row"},  # our CPU kernels
+    "upstream_cpu": set(),  # the raw kernel of onnxruntime and its float MoE
+    "upstream_shared": {"weight", "act", "row_bias"},  # its prepacked and 3-bit kernel
 }
 
 
@@ -403,8 +409,25 @@ def _mul(x, W, dt, on):
     return (x.astype(np.float64) @ W.T.astype(np.float64)).astype(F32)
 
 
-def moe(x, logits, W1, W2, k, *, dt="f32", b1=None, b2=None, W3=None, b3=None, normalize=False, router_weights=None,
-        sparse_mixer=False, rounding="device", route_fn=None, **act):
+def moe(
+    x,
+    logits,
+    W1,
+    W2,
+    k,
+    *,
+    dt="f32",
+    b1=None,
+    b2=None,
+    W3=None,
+    b3=None,
+    normalize=False,
+    router_weights=None,
+    sparse_mixer=False,
+    rounding="device",
+    route_fn=None,
+    **act,
+):
     """x [...,H], logits [T,E], W1 [E,f*I,H], W2 [E,H,I], W3 [E,I,H] float32 -> float32 values of dt, shape of x.
 
     A legacy MoE declaration (E,K,N) is W.reshape(E,N,K): the bytes stay. route_fn replaces route in comparisons.
@@ -432,7 +455,7 @@ def moe(x, logits, W1, W2, k, *, dt="f32", b1=None, b2=None, W3=None, b3=None, n
         o = o + b2[e]
         rows[t, j] = round_to(o, dt if "row_bias" in on else "f32")
     y = np.zeros_like(x)
-    for j in range(ids.shape[1]):                            # order of routes
+    for j in range(ids.shape[1]):  # order of routes
         y = y + w[:, j : j + 1] * rows[:, j]
     return round_to(y, dt).reshape(shape)
 
@@ -445,8 +468,15 @@ def qmoe_weights(inputs, attrs, hidden, upstream_cpu_dt=None):
 
     upstream_cpu_dt: activation type of a shared upstream CPU run; FP4 scales are then rounded as says.
     """
-    a = {"expert_weight_bits": 4, "block_size": 0, "quant_type": "int", "weights_prepacked": -1, "activation_type": "relu",
-         "swiglu_fusion": 0, **attrs}
+    a = {
+        "expert_weight_bits": 4,
+        "block_size": 0,
+        "quant_type": "int",
+        "weights_prepacked": -1,
+        "activation_type": "relu",
+        "swiglu_fusion": 0,
+        **attrs,
+    }
     kind = {"mxfp4": "fp4", "wfp4afp8": "fp4"}.get(a["quant_type"], a["quant_type"])
     fp4_k_packed = a["weights_prepacked"] == 1 and a["quant_type"] != "wfp4afp8"
     w = {i: inputs.get(f"fc{i}_experts_weights") for i in (1, 2, 3)}
@@ -460,7 +490,7 @@ def qmoe_weights(inputs, attrs, hidden, upstream_cpu_dt=None):
         bits = dict.fromkeys(w, 8)
     experts = w[2].shape[0]
     inter = w[2][0].size * 8 // bits[2] // hidden
-    rows1 = w[1][0].size * 8 // bits[1] // hidden            # f * I
+    rows1 = w[1][0].size * 8 // bits[1] // hidden  # f * I
     dims = {1: (rows1, hidden), 2: (hidden, inter), 3: (inter, hidden)}
     if kind == "int":
         prepacked = is_prepacked(a["weights_prepacked"], [(w[i].shape, *dims[i], bits[i]) for i in w])
@@ -484,18 +514,37 @@ def qmoe_weights(inputs, attrs, hidden, upstream_cpu_dt=None):
 def qmoe(inputs, attrs, dt="f32", rounding="device", upstream_cpu_dt=None, route_fn=None, **act):
     """com.microsoft::QMoE: schema input names and attributes -> float32 values of dt, shape of input."""
     W = qmoe_weights(inputs, attrs, np.asarray(inputs["input"]).shape[-1], upstream_cpu_dt)
-    return moe(inputs["input"], inputs["router_probs"], W[1], W[2], attrs.get("k", 1), dt=dt, W3=W.get(3),
-               b1=inputs.get("fc1_experts_bias"), b2=inputs.get("fc2_experts_bias"), b3=inputs.get("fc3_experts_bias"),
-               normalize=attrs.get("normalize_routing_weights", 0), router_weights=inputs.get("router_weights"),
-               sparse_mixer=attrs.get("use_sparse_mixer", 0), rounding=rounding, route_fn=route_fn,
-               **activation_arguments(attrs), **act)
+    return moe(
+        inputs["input"],
+        inputs["router_probs"],
+        W[1],
+        W[2],
+        attrs.get("k", 1),
+        dt=dt,
+        W3=W.get(3),
+        b1=inputs.get("fc1_experts_bias"),
+        b2=inputs.get("fc2_experts_bias"),
+        b3=inputs.get("fc3_experts_bias"),
+        normalize=attrs.get("normalize_routing_weights", 0),
+        router_weights=inputs.get("router_weights"),
+        sparse_mixer=attrs.get("use_sparse_mixer", 0),
+        rounding=rounding,
+        route_fn=route_fn,
+        **activation_arguments(attrs),
+        **act,
+    )
 
 
 def activation_arguments(attrs):
     """Attributes -> keyword arguments of activate()."""
-    return {"kind": attrs.get("activation_type", "relu"), "fusion": attrs.get("swiglu_fusion", 0),
-            "alpha": attrs.get("activation_alpha", 1.0), "beta": attrs.get("activation_beta", 0.0),
-            "limit": attrs.get("swiglu_limit", math.inf), "limit_after": attrs.get("swiglu_limit_after_activation", 0)}
+    return {
+        "kind": attrs.get("activation_type", "relu"),
+        "fusion": attrs.get("swiglu_fusion", 0),
+        "alpha": attrs.get("activation_alpha", 1.0),
+        "beta": attrs.get("activation_beta", 0.0),
+        "limit": attrs.get("swiglu_limit", math.inf),
+        "limit_after": attrs.get("swiglu_limit_after_activation", 0),
+    }
 
 
 # ---- MatMulNBits and GatherBlockQuantized -----------------------------------------------------------
