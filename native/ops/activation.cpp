@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+// Activation functions.
+#include <cmath>
+
+#include "ops/unary.h"
+
+namespace hotset::ops {
+namespace {
+
+// exp of a non-positive number only: no overflow on either side.
+template <class T>
+T sigmoid(T x) {
+  const T e = std::exp(-std::fabs(x));
+  return (x >= 0 ? T(1) : e) / (T(1) + e);
+}
+
+struct SigmoidOp {
+  template <class T>
+  static T apply(T x, const float*) {
+    return x == x ? sigmoid(x) : x;
+  }
+};
+struct TanhOp {
+  template <class T>
+  static T apply(T x, const float*) {
+    return std::tanh(x);
+  }
+};
+struct SoftplusOp {
+  template <class T>
+  static T apply(T x, const float*) {
+    return (x > 0 ? x : T(0)) + std::log1p(std::exp(-std::fabs(x)));
+  }
+};
+struct GeluOp {
+  template <class T>
+  static T apply(T x, const float*) {
+    return T(0.5) * x * (T(1) + std::erf(x * T(0.70710678118654752440)));
+  }
+};
+struct GeluTanhOp {
+  template <class T>
+  static T apply(T x, const float*) {
+    return T(0.5) * x * (T(1) + std::tanh(T(0.79788456080286535588) * (x + T(0.044715) * x * x * x)));
+  }
+};
+// x * sigmoid(alpha * x)
+struct SwishOp {
+  template <class T>
+  static T apply(T x, const float* p) {
+    return x * sigmoid(static_cast<T>(p[0]) * x);
+  }
+};
+struct ReluOp {
+  template <class T>
+  static T apply(T x, const float*) {
+    return x < 0 ? T(0) : x;  // NaN stays
+  }
+};
+struct LeakyReluOp {
+  template <class T>
+  static T apply(T x, const float* p) {
+    return x < 0 ? x * static_cast<T>(p[0]) : x;
+  }
+};
+struct EluOp {
+  template <class T>
+  static T apply(T x, const float* p) {
+    return x < 0 ? static_cast<T>(p[0]) * std::expm1(x) : x;
+  }
+};
+struct HardSigmoidOp {
+  template <class T>
+  static T apply(T x, const float* p) {
+    const T y = static_cast<T>(p[0]) * x + static_cast<T>(p[1]);
+    return y < 0 ? T(0) : y > 1 ? T(1) : y;
+  }
+};
+
+constexpr UnaryTable relu_table() {
+  UnaryTable t = kFloatTable<ReluOp>;
+  t[static_cast<size_t>(DType::i8)] = unary_loop<ReluOp, int8_t>;
+  t[static_cast<size_t>(DType::i16)] = unary_loop<ReluOp, int16_t>;
+  t[static_cast<size_t>(DType::i32)] = unary_loop<ReluOp, int32_t>;
+  t[static_cast<size_t>(DType::i64)] = unary_loop<ReluOp, int64_t>;
+  return t;
+}
+constexpr UnaryTable kRelu = relu_table();
+
+Result<std::unique_ptr<Kernel>> make_gelu(const OpContext& c) {
+  const std::string approximate = c.node().get_string("approximate", "none");
+  if (approximate == "none") return make_unary<kFloatTable<GeluOp>>(c);
+  if (approximate == "tanh") return make_unary<kFloatTable<GeluTanhOp>>(c);
+  return c.fail(Code::invalid_model, "approximate '%s', expected none or tanh", approximate.c_str());
+}
+
+template <class Op>
+Result<std::unique_ptr<Kernel>> make_with(const OpContext& c, float alpha, float beta = 0) {
+  return make_kernel<UnaryKernel>(kFloatTable<Op>, DType::undefined, c.node().get_float("alpha", alpha), c.node().get_float("beta", beta));
+}
+
+}  // namespace
+
+HOTSET_OPS(activation,
+           {"", "Sigmoid", 6, kLatest, make_unary<kFloatTable<SigmoidOp>>},
+           {"", "Tanh", 6, kLatest, make_unary<kFloatTable<TanhOp>>},
+           {"", "Softplus", 1, kLatest, make_unary<kFloatTable<SoftplusOp>>},
+           {"", "Relu", 6, kLatest, make_unary<kRelu>},
+           {"", "Gelu", 20, kLatest, make_gelu},
+           {"com.microsoft", "Gelu", 1, kLatest, make_unary<kFloatTable<GeluOp>>},
+           {"", "Swish", 24, kLatest, [](const OpContext& c) { return make_with<SwishOp>(c, 1.0f); }},
+           {"com.microsoft", "QuickGelu", 1, kLatest, [](const OpContext& c) { return make_with<SwishOp>(c, 1.702f); }},
+           {"", "LeakyRelu", 6, kLatest, [](const OpContext& c) { return make_with<LeakyReluOp>(c, 0.01f); }},
+           {"", "Elu", 6, kLatest, [](const OpContext& c) { return make_with<EluOp>(c, 1.0f); }},
+           {"", "HardSigmoid", 6, kLatest, [](const OpContext& c) { return make_with<HardSigmoidOp>(c, 0.2f, 0.5f); }});
+
+}  // namespace hotset::ops

@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0
+// Arithmetic and transcendental functions, tests and negations of one operand.
+#include "ops/unary.h"
+
+#include <cmath>
+
+namespace hotset::ops {
+namespace {
+
+#define HOTSET_OP(Name, expression)             \
+  struct Name {                                 \
+    template <class T>                          \
+    static auto apply(T x, const float*) {      \
+      return expression;                        \
+    }                                           \
+  }
+HOTSET_OP(ExpOp, std::exp(x));
+HOTSET_OP(LogOp, std::log(x));
+HOTSET_OP(SqrtOp, std::sqrt(x));
+HOTSET_OP(ReciprocalOp, T(1) / x);
+HOTSET_OP(SinOp, std::sin(x));
+HOTSET_OP(CosOp, std::cos(x));
+HOTSET_OP(TanOp, std::tan(x));
+HOTSET_OP(AsinOp, std::asin(x));
+HOTSET_OP(AcosOp, std::acos(x));
+HOTSET_OP(AtanOp, std::atan(x));
+HOTSET_OP(SinhOp, std::sinh(x));
+HOTSET_OP(CoshOp, std::cosh(x));
+HOTSET_OP(ErfOp, std::erf(x));
+HOTSET_OP(FloorOp, std::floor(x));
+HOTSET_OP(CeilOp, std::ceil(x));
+HOTSET_OP(RoundOp, std::nearbyint(x));  // ties to even
+HOTSET_OP(IsNanOp, x != x);
+HOTSET_OP(NotOp, !x);
+HOTSET_OP(BitNotOp, static_cast<T>(~x));
+#undef HOTSET_OP
+
+struct NegOp {
+  template <class T>
+  static T apply(T x, const float*) {
+    if constexpr (std::is_integral_v<T>) return static_cast<T>(0 - static_cast<std::make_unsigned_t<T>>(x));
+    else return -x;
+  }
+};
+struct AbsOp {
+  template <class T>
+  static T apply(T x, const float*) {
+    if constexpr (std::is_integral_v<T>) return x < 0 ? NegOp::apply(x, nullptr) : x;
+    else return std::fabs(x);
+  }
+};
+struct SignOp {
+  template <class T>
+  static T apply(T x, const float*) {
+    if constexpr (!std::is_integral_v<T>)
+      if (x != x) return x;
+    return static_cast<T>((x > 0) - (x < 0));
+  }
+};
+// p: whether negative and positive infinity count.
+struct IsInfOp {
+  template <class T>
+  static bool apply(T x, const float* p) {
+    return std::isinf(x) && (x < 0 ? p[0] : p[1]) != 0;
+  }
+};
+
+template <class Op>
+constexpr UnaryTable with_integers(UnaryTable t, bool unsigned_too) {
+  t[static_cast<size_t>(DType::i8)] = unary_loop<Op, int8_t>;
+  t[static_cast<size_t>(DType::i16)] = unary_loop<Op, int16_t>;
+  t[static_cast<size_t>(DType::i32)] = unary_loop<Op, int32_t>;
+  t[static_cast<size_t>(DType::i64)] = unary_loop<Op, int64_t>;
+  if (!unsigned_too) return t;
+  t[static_cast<size_t>(DType::u8)] = unary_loop<Op, uint8_t>;
+  t[static_cast<size_t>(DType::u16)] = unary_loop<Op, uint16_t>;
+  t[static_cast<size_t>(DType::u32)] = unary_loop<Op, uint32_t>;
+  t[static_cast<size_t>(DType::u64)] = unary_loop<Op, uint64_t>;
+  return t;
+}
+constexpr UnaryTable only_bool() {
+  UnaryTable t{};
+  t[static_cast<size_t>(DType::boolean)] = unary_loop<NotOp, bool>;
+  return t;
+}
+constexpr UnaryTable kNeg = with_integers<NegOp>(kFloatTable<NegOp>, false), kAbs = with_integers<AbsOp>(kFloatTable<AbsOp>, true),
+                     kSign = with_integers<SignOp>(kFloatTable<SignOp>, true), kBitNot = with_integers<BitNotOp>(UnaryTable{}, true), kNot = only_bool();
+
+Result<std::unique_ptr<Kernel>> make_is_inf(const OpContext& c) {
+  return make_kernel<UnaryKernel>(kFloatTable<IsInfOp>, DType::boolean, static_cast<float>(c.node().get_int("detect_negative", 1)),
+                                  static_cast<float>(c.node().get_int("detect_positive", 1)));
+}
+
+}  // namespace
+
+HOTSET_OPS(unary,
+           {"", "Neg", 6, kLatest, make_unary<kNeg>},
+           {"", "Abs", 6, kLatest, make_unary<kAbs>},
+           {"", "Sign", 9, kLatest, make_unary<kSign>},
+           {"", "Exp", 6, kLatest, make_unary<kFloatTable<ExpOp>>},
+           {"", "Log", 6, kLatest, make_unary<kFloatTable<LogOp>>},
+           {"", "Sqrt", 6, kLatest, make_unary<kFloatTable<SqrtOp>>},
+           {"", "Reciprocal", 6, kLatest, make_unary<kFloatTable<ReciprocalOp>>},
+           {"", "Sin", 7, kLatest, make_unary<kFloatTable<SinOp>>},
+           {"", "Cos", 7, kLatest, make_unary<kFloatTable<CosOp>>},
+           {"", "Tan", 7, kLatest, make_unary<kFloatTable<TanOp>>},
+           {"", "Asin", 7, kLatest, make_unary<kFloatTable<AsinOp>>},
+           {"", "Acos", 7, kLatest, make_unary<kFloatTable<AcosOp>>},
+           {"", "Atan", 7, kLatest, make_unary<kFloatTable<AtanOp>>},
+           {"", "Sinh", 9, kLatest, make_unary<kFloatTable<SinhOp>>},
+           {"", "Cosh", 9, kLatest, make_unary<kFloatTable<CoshOp>>},
+           {"", "Erf", 9, kLatest, make_unary<kFloatTable<ErfOp>>},
+           {"", "Floor", 6, kLatest, make_unary<kFloatTable<FloorOp>>},
+           {"", "Ceil", 6, kLatest, make_unary<kFloatTable<CeilOp>>},
+           {"", "Round", 11, kLatest, make_unary<kFloatTable<RoundOp>>},
+           {"", "IsNaN", 9, kLatest, make_unary<kFloatTable<IsNanOp>, DType::boolean>},
+           {"", "IsInf", 10, kLatest, make_is_inf},
+           {"", "Not", 1, kLatest, make_unary<kNot>},
+           {"", "BitwiseNot", 18, kLatest, make_unary<kBitNot>});
+
+}  // namespace hotset::ops
