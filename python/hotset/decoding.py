@@ -15,6 +15,7 @@ from ._native import ffi, lib, text
 from .binding import create_binding
 from .tensor import TENSOR_SIZE, fill, numpy_dtype
 
+_C_INTEGERS = {"int64": "int64_t", "int32": "int32_t"}
 _TIME_AXIS = 2  # of (batch, heads, time, head size)
 
 
@@ -117,8 +118,11 @@ class DecodeLoop:
                 f"'{config.model_path}': the graph has no input '{self._ids_name}'; models fed with embeddings are not supported"
             )
         self._token_dtype = numpy_dtype(self._dtypes[self._ids_name])
+        if self._token_dtype.name not in _C_INTEGERS:
+            raise InvalidModel(f"'{config.model_path}': '{self._ids_name}' holds {self._token_dtype}, expected int64 or int32")
         self._token = np.zeros((1, 1), self._token_dtype)
         self._token_view, self._token_kept = _view(self._token, self._ids_name)
+        self._token_at = ffi.cast(_C_INTEGERS[self._token.dtype.name] + " *", self._token_view.data)
 
         mask = config.inputs.get("attention_mask", "attention_mask")
         self._mask_name = text(mask)
@@ -126,6 +130,7 @@ class DecodeLoop:
         if self._inputs.pop(mask, None) is not None:
             ones = np.ones((1, self.max_length), numpy_dtype(self._dtypes[mask]))
             self._mask, self._mask_kept = _view(ones, mask)
+            self._mask_shape = self._mask.shape
 
         positions = config.inputs.get("position_ids", "position_ids")
         self._positions_name = positions
@@ -170,7 +175,7 @@ class DecodeLoop:
         """Appends one token."""
         if self._is_prompt:
             self._bind_step()
-        self._token[0, 0] = token
+        self._token_at[0] = token
         if self._position is not None:
             self._position.fill(self.length)
         self._run(1)
@@ -189,10 +194,11 @@ class DecodeLoop:
         check(lib.hotset_binding_set_input(self._binding, name, tensor))
 
     def _run(self, n_new):
+        length = self.length + n_new
         if self._mask is not None:
-            self._mask.shape[1] = self.length + n_new
+            self._mask_shape[1] = length
             self._set(self._mask_name, self._mask)
         for state in self._moving:
             state.advance(self.length, n_new)
         check(lib.hotset_binding_run(self._binding, self._run_options))
-        self.length += n_new
+        self.length = length

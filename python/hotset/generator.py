@@ -13,13 +13,13 @@ import time
 from ._errors import InvalidArgument, InvalidState, NotFound, Unsupported, check
 from ._native import ffi, lib, own
 from .decoding import DecodeLoop
-from .detokenizer import Detokenizer, StopStrings
+from .detokenizer import StopStrings, create_detokenizer
 from .genai_config import read_genai_config
 from .options import RunOptions, SessionOptions
 from .session import InferenceSession
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(slots=True)
 class GenerationStats:
     """Counts and times of one generation; it is filled while the generation runs."""
 
@@ -209,28 +209,28 @@ class Generator:
         self.run_options.reset()
         if self._loop is None:
             self._loop = DecodeLoop(self.session, self.config, self.max_length, self.run_options)
-        loop, next_token, chosen = self._loop, lib.hotset_sampler_next, ffi.new("int64_t *")
+        loop, next_token, chosen, clock = self._loop, lib.hotset_sampler_next, ffi.new("int64_t *"), time.perf_counter
         check(lib.hotset_sampler_accept(sampler, ids, len(ids)))
         loop.start(ids)
-        first = None
+        n_new, first = 0, None
         while True:
             check(next_token(sampler, loop.logits, chosen))
-            token = chosen[0]
-            now = time.perf_counter()
+            token, now = chosen[0], clock()
             if first is None:
                 first = now
                 stats.first_token_s = now - begin
             stats.decode_s = now - first
-            stats.new_tokens += 1
+            stats.new_tokens = n_new = n_new + 1
             if token in stop_ids:
                 stats.finish_reason = "stop"
                 return
-            if stats.new_tokens == limit:
+            if n_new == limit:
                 stats.finish_reason = "length"
-            yield token
-            if stats.finish_reason:
+                yield token
                 return
-            self._claim(turn)
+            yield token
+            if turn != self._turn:
+                self._claim(turn)
             loop.step(token)
 
     def _claim(self, turn):
@@ -238,7 +238,7 @@ class Generator:
             raise InvalidState("another generation was started with this Generator; one sequence at a time")
 
     def _pieces(self, ids, tokens, stops, stats):
-        pieces = Detokenizer(self.tokenizer.decode, ids)
+        pieces = create_detokenizer(self.tokenizer, ids)
         for token in tokens:
             text = stops.push(pieces.push(token))
             if text:
