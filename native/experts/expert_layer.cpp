@@ -229,13 +229,8 @@ class Piece {
       for (int64_t m = 0; m < rows; ++m) {
         const float* row = a + m * width;
         float* out = h + (g.row + job.m0 + m) * layer_.inter + i0;
-        if (layer_.pairing == Pairing::none) {
-          for (int64_t f = 0; f < n; ++f) out[f] = activate(layer_.activation.kind, row[f]);
-        } else if (layer_.pairing == Pairing::interleaved) {
-          for (int64_t f = 0; f < n; ++f) out[f] = gated(layer_.activation, row[2 * f], row[2 * f + 1]);
-        } else {
-          for (int64_t f = 0; f < n; ++f) out[f] = gated(layer_.activation, row[f], row[n + f]);
-        }
+        const float* value = layer_.pairing == Pairing::halves || layer_.pairing == Pairing::separate ? row + n : nullptr;
+        activate(layer_.activation, row, value, layer_.pairing == Pairing::interleaved, n, out);
       }
     });
   }
