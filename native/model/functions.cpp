@@ -5,7 +5,7 @@
 namespace hotset::model {
 namespace {
 
-constexpr int kMaxCalls = 1 << 20;
+constexpr int kMaxCalls = 1 << 18;
 constexpr uint64_t kMaxInlinedBytes = uint64_t{1} << 30;
 
 std::string function_key(std::string_view domain, std::string_view name, std::string_view overload) {
@@ -121,6 +121,8 @@ Status OnnxReader::inline_call(Function& function, Node& node, const NodeFields&
     copy.name = node.name;
     copy.op_type = "Identity";
     copy.inputs = {names[passed->first]};
+    HOTSET_FAIL_IF(copy.inputs[0] == kNone, invalid_model, "the function returns its input %s, which the call leaves out",
+                   quote(passed->first).c_str());
     HOTSET_TRY(add_node(std::move(copy), identity, scope));
   }
   function.active = true;

@@ -40,8 +40,8 @@ Status cycle(const Graph& graph, const std::vector<int32_t>& waiting) {
   return fail(Code::invalid_model, "a cycle: %s", text.c_str());
 }
 
-// The value as constants of this graph know it, or null.
-void drop_captures_of_constants(Graph& graph, const Graph& outer) {
+// Constants need no capture; other captures learn the type and shape that the enclosing graph declares.
+void settle_captures(Graph& graph, const Graph& outer) {
   std::erase_if(graph.captures, [&](const Capture& capture) {
     const Value& from = outer.values[static_cast<size_t>(capture.outer)];
     Value& to = graph.values[static_cast<size_t>(capture.inner)];
@@ -148,7 +148,7 @@ Status settle_constants(Graph& graph) {
     for (auto& [name, attribute] : node.attributes) {
       const auto* subgraph = std::get_if<std::shared_ptr<Graph>>(&attribute.value);
       if (!subgraph) continue;
-      drop_captures_of_constants(**subgraph, graph);
+      settle_captures(**subgraph, graph);
       HOTSET_TRY(settle_constants(**subgraph));
     }
     std::erase_if(node.captures, [&](ValueId id) { return graph.constant(id) != nullptr; });

@@ -203,6 +203,13 @@ Status OnnxReader::read_graph(Bytes message, const Scope& scope) {
   for (const Bytes m : initializers) HOTSET_TRY(read_initializer(m, scope));
   for (const Bytes m : inputs) HOTSET_TRY(read_input(m, scope));
   for (const Bytes m : outputs) HOTSET_TRY(read_output(m, scope));
+  if (is_main) {
+    std::vector<ValueId> ids = graph.outputs;
+    std::sort(ids.begin(), ids.end());
+    const auto twice = std::adjacent_find(ids.begin(), ids.end());
+    HOTSET_FAIL_IF(twice != ids.end(), invalid_model, "two graph outputs are named %s",
+                   quote(graph.values[static_cast<size_t>(*twice)].name).c_str());
+  }
   for (const Bytes m : nodes) HOTSET_TRY(read_node(m, scope));
   for (const Bytes m : value_infos) HOTSET_TRY(read_value_info(m, scope));
   return finish_graph(scope);
@@ -275,8 +282,9 @@ Status OnnxReader::finish_graph(const Scope& scope) {
   for (size_t i = 0; i < graph.values.size(); ++i) {
     const Value& value = graph.values[i];
     if (value.producer >= 0 || value.constant >= 0 || value.is_input) continue;
-    if (scope.outer && !value.name.empty()) {
-      graph.captures.push_back({static_cast<ValueId>(i), refer(*scope.outer, value.name)});
+    const bool from_outside = scope.outer && !value.name.empty();
+    if (const ValueId outer = from_outside ? refer(*scope.outer, value.name) : kNone; outer != kNone) {
+      graph.captures.push_back({static_cast<ValueId>(i), outer});
     } else {
       undefined[i] = true;
       any = true;

@@ -107,7 +107,10 @@ bool has_kernel(std::string_view domain, std::string_view op_type) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc < 2) return 77;
+  if (argc < 2) {
+    std::puts("a tool of test_reader.py: no model given");
+    return 77;
+  }
   ReadOptions options;
   options.has_kernel = has_kernel;
   options.map_weights = std::strcmp(argv[1], "--plan") != 0;
