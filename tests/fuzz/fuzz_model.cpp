@@ -22,7 +22,7 @@ using namespace hotset::model;
 
 namespace {
 
-// What later rooms rely on; reads every constant, so that a place outside its file shows.
+// What later rooms rely on; touches every constant, so that a place outside its file shows.
 uint64_t check_graph(const Graph& graph, int depth) {
   uint64_t sum = 0;
   const auto valid = [&](ValueId id) { return id >= kNone && id < static_cast<ValueId>(graph.values.size()); };
@@ -55,8 +55,9 @@ uint64_t check_graph(const Graph& graph, int depth) {
   }
   for (const ValueId id : graph.outputs) CHECK(id != kNone && valid(id) && made[static_cast<size_t>(id)]);
   for (const Constant& c : graph.constants) {
-    if (!c.tensor.data) continue;
-    for (size_t i = 0; i < c.tensor.bytes(); ++i) sum += c.tensor.as<uint8_t>()[i];
+    const size_t n = c.tensor.data ? c.tensor.bytes() : 0;
+    for (size_t i = 0; i < n; i += 4096) sum += c.tensor.as<uint8_t>()[i];
+    if (n) sum += c.tensor.as<uint8_t>()[n - 1];
   }
   return sum;
 }
