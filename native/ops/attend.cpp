@@ -223,7 +223,7 @@ class Job {
     for (int r = 0; r < n; ++r) {
       // A weight of 0 does not hide a NaN or infinity of a value row that only later query rows see: take the row alone.
       float* const acc = s.acc + static_cast<ptrdiff_t>(r) * lda;
-      if (!finite(acc) && (s.lo[r] != begin || s.hi[r] != end)) add(w, s, r, 1, s.lo[r], s.hi[r], s.m + r, s.l + r, acc);
+      if ((s.lo[r] != begin || s.hi[r] != end) && !finite(acc)) add(w, s, r, 1, s.lo[r], s.hi[r], s.m + r, s.l + r, acc);
       finish_row(w, s, r, s.m + r, s.l + r, acc, 1, 0);
     }
   }
