@@ -333,6 +333,48 @@ void attend(const AttendParams& p, void* workspace, ThreadPool* pool) {
   }
 }
 
+void HeadRows::set_piece(KvRows* piece, int64_t batch, int64_t first, bool values) const {
+  const ptrdiff_t element = static_cast<ptrdiff_t>(dtype_bytes(dtype));
+  (values ? piece->v : piece->k) = rows > 0 ? at(batch, 0, 0) : nullptr;
+  (values ? piece->v_head : piece->k_head) = rows > 0 ? element * h : 0;
+  (values ? piece->v_row : piece->k_row) = element * s;
+  piece->first = first;
+  piece->count = rows;
+}
+
+HeadRows head_rows(const Tensor& t, int64_t heads, int part) {
+  const Shape& z = t.shape;
+  if (z.rank == 3) return {t.as<uint8_t>(), t.dtype, heads, z[1], z[2] / heads, z[1] * z[2], z[2] / heads, z[2]};
+  if (z.rank == 4) return {t.as<uint8_t>(), t.dtype, z[1], z[2], z[3], z[1] * z[2] * z[3], z[2] * z[3], z[3]};
+  uint8_t* const data = t.data ? t.as<uint8_t>() + dtype_bytes(t.dtype) * static_cast<size_t>(part * z[4]) : nullptr;
+  return {data, t.dtype, z[2], z[1], z[4], z.product(1, 5), z[3] * z[4], z.product(2, 5)};
+}
+
+void write_present(const Tensor* past, const HeadRows& rows, Tensor* present, ThreadPool* pool) {
+  const size_t row = dtype_bytes(present->dtype) * static_cast<size_t>(rows.width);
+  const int64_t old = past ? past->shape[2] : 0, all = present->shape[2], heads = rows.heads;
+  for_tasks(pool, present->shape[0] * heads, present->size() > kParallelWork, [&](int64_t task, int) {
+    uint8_t* to = present->as<uint8_t>() + static_cast<size_t>(task * all) * row;
+    if (old > 0) std::memcpy(to, past->as<uint8_t>() + static_cast<size_t>(task * old) * row, static_cast<size_t>(old) * row);
+    to += static_cast<size_t>(old) * row;
+    for (int64_t s = 0; s < rows.rows; ++s) std::memcpy(to + static_cast<size_t>(s) * row, rows.at(task / heads, task % heads, s), row);
+  });
+}
+
+bool bias_strides(const Shape& bias, int64_t batch, int64_t heads, int64_t rows, int64_t keys, AttendParams* p) {
+  if (bias.rank < 1 || bias.rank > 4 || bias[-1] != keys) return false;
+  const int64_t sizes[3] = {rows, heads, batch};
+  int64_t* const strides[3] = {&p->bias_s, &p->bias_h, &p->bias_b};
+  int64_t dense = keys;
+  for (int i = 0; i < 3; ++i) {
+    const int64_t n = i + 1 < bias.rank ? bias[-2 - i] : 1;
+    if (n != 1 && n != sizes[i]) return false;
+    *strides[i] = n == 1 ? 0 : dense;
+    dense *= n;
+  }
+  return true;
+}
+
 cpu::KvFormat kv_format(DType type, int bits) {
   switch (type) {
     case DType::f16:

@@ -10,6 +10,8 @@
 
 namespace hotset::ops {
 
+inline size_t dtype_bytes(DType type) { return static_cast<size_t>(dtype_bits(type)) / 8; }
+
 // Consecutive keys of one batch entry: head g's row i is at k + g * k_head + i * k_row (bytes).
 struct KvRows {
   const uint8_t* k = nullptr;
@@ -56,8 +58,26 @@ struct AttendParams {
 size_t attend_workspace(const AttendParams& p, int n_threads);
 void attend(const AttendParams& p, void* workspace, ThreadPool* pool);
 
+// Heads of a tensor: row s of head h of entry b starts at element b * .b + h * .h + s * .s of data.
+struct HeadRows {
+  uint8_t* data = nullptr;
+  DType dtype = DType::undefined;
+  int64_t heads = 0, rows = 0, width = 0;
+  int64_t b = 0, h = 0, s = 0;
+  uint8_t* at(int64_t batch, int64_t head, int64_t row) const {
+    return data + dtype_bytes(dtype) * static_cast<size_t>(batch * b + head * h + row * s);
+  }
+  // As keys or values from key `first` on.
+  void set_piece(KvRows* piece, int64_t batch, int64_t first, bool values) const;
+};
+// Of a tensor [B, heads, rows, width] (then `heads` is not read), [B, rows, heads * width], or [B, rows, heads, parts, width], part `part`.
+HeadRows head_rows(const Tensor& t, int64_t heads, int part = 0);
+// present = past (may be null), then rows; all [B, heads, ., width] in effect.
+void write_present(const Tensor* past, const HeadRows& rows, Tensor* present, ThreadPool* pool);
+// Strides of a bias that broadcasts to [batch, heads, rows, keys]; false when it does not, or its last dimension is not keys.
+bool bias_strides(const Shape& bias, int64_t batch, int64_t heads, int64_t rows, int64_t keys, AttendParams* p);
+
 cpu::KvFormat kv_format(DType type, int bits);  // f32, f16, bf16, i8, f8e4m3fn; u8 with 4 bits
-inline size_t dtype_bytes(DType type) { return static_cast<size_t>(dtype_bits(type)) / 8; }
 inline size_t round_up_64(size_t n) { return (n + 63) & ~size_t{63}; }
 // Multiply-adds below which waking other threads costs more than it brings.
 inline constexpr int64_t kParallelWork = 400'000;
