@@ -163,3 +163,116 @@ def group_query_attention(attrs, inputs, history=None):
                 output[b, s, h] = row[0]
                 qk[b, h, s, low:high] = row[attrs.get("qk_output", 0) or 1]
     return output.reshape(batch, rows, -1), *present, qk
+
+
+def head_view(x, count):
+    """[B, S, count * D] or [B, count, S, D] as [B, count, S, D]."""
+    return x if x.ndim == 4 else x.reshape(*x.shape[:2], count, -1).transpose(0, 2, 1, 3)
+
+
+def rotary_embedding(x, cos, sin, positions=None, *, heads=0, interleaved=False):
+    """cos and sin [M, R/2] with positions [B, S] (or [B, S, R/2], one a column), or [B, S, R/2] without. heads: of a 3-D x."""
+    four = head_view(x, heads)
+    if positions is not None and positions.ndim == 3:
+        columns = np.arange(cos.shape[-1])
+        cos, sin = cos[positions, columns], sin[positions, columns]
+    elif positions is not None:
+        cos, sin = cos[positions], sin[positions]
+    y = rotate(four, cos[:, None], sin[:, None], interleaved)
+    return y if x.ndim == 4 else y.transpose(0, 2, 1, 3).reshape(x.shape)
+
+
+def mrotary_positions(ids, section, layout, half):
+    """The position of every column of the tables: [B, S, half] from ids [3, B, S]."""
+    stream = np.repeat(np.arange(3), section)
+    if layout == 1:
+        stream = np.zeros(half, int)
+        for i in (1, 2):
+            stream[i : 3 * section[i] : 3] = i
+    return np.moveaxis(ids, 0, -1)[..., stream]
+
+
+def softmax(x):
+    top = x.max(-1, keepdims=True, initial=-np.inf)
+    e = np.exp(x - np.where(np.isinf(top), 0, top))
+    total = e.sum(-1, keepdims=True)
+    return np.divide(e, total, out=np.zeros_like(e), where=total != 0)
+
+
+def scaled_dot_product(q, k, v, *, scale=None, softcap=0.0, bias=None, visible=None):
+    """[B, N, S, D] x [B, Nk, L, D] x [B, Nk, L, Dv] -> [B, N, S, Dv] and the logits, hidden ones -inf."""
+    group = q.shape[1] // k.shape[1]
+    scale = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
+    x = scale * np.einsum("bnsd,bntd->bnst", q.astype(f64), np.repeat(k, group, 1).astype(f64))
+    if softcap:
+        x = softcap * np.tanh(x / softcap)
+    if bias is not None:
+        x = x + bias.astype(f64)
+    if visible is not None:
+        x = np.where(visible, x, -np.inf)
+    return np.einsum("bnst,bntd->bnsd", softmax(x), np.repeat(v, group, 1).astype(f64)), x
+
+
+def join_heads(y):
+    return y.transpose(0, 2, 1, 3).reshape(y.shape[0], y.shape[2], -1)
+
+
+def attention(attrs, inputs):
+    """ai.onnx Attention: output, present key, present value."""
+    q, k, v = inputs[:3]
+    mask, past_key, past_value, lengths = (at(inputs, i) for i in (3, 4, 5, 6))
+    q4 = head_view(q, attrs.get("q_num_heads", 0))
+    k, v = (head_view(x, attrs.get("kv_num_heads", 0)) for x in (k, v))
+    past = 0 if past_key is None else past_key.shape[2]
+    if past_key is not None:
+        k, v = np.concatenate([past_key, k], 2), np.concatenate([past_value, v], 2)
+    columns, rows = np.arange(k.shape[2]), np.arange(q4.shape[2])
+    visible = np.ones((q4.shape[0], 1, len(rows), len(columns)), bool)
+    start = np.full(len(q4), past)
+    if lengths is not None:
+        visible &= columns < lengths[:, None, None, None]
+        start = lengths - len(rows)
+    if attrs.get("is_causal", 0):
+        visible &= columns <= start[:, None, None, None] + rows[:, None]
+    bias = mask
+    if mask is not None and mask.dtype == np.bool_:
+        bias, visible = None, visible & mask
+    y, _ = scaled_dot_product(q4, k, v, scale=attrs.get("scale"), softcap=attrs.get("softcap", 0.0), bias=bias, visible=visible)
+    return y if q.ndim == 4 else join_heads(y), k, v
+
+
+def multi_head_attention(attrs, inputs):
+    """Output, present key, present value, qk."""
+    n = attrs["num_heads"]
+    q, k, v = inputs[0], at(inputs, 1), at(inputs, 2)
+    if k is None:
+        q, k, v = (q[:, :, :, i].transpose(0, 2, 1, 3) for i in range(3))
+    elif v is None:
+        k, v = (k[:, :, :, i].transpose(0, 2, 1, 3) for i in range(2))
+    q, k, v = (head_view(x, n) for x in (q, k, v))
+    if at(inputs, 3) is not None:
+        parts = np.split(inputs[3], np.cumsum([n * q.shape[-1], n * k.shape[-1]]))
+        q, k, v = (x + p.reshape(1, n, 1, -1) for x, p in zip((q, k, v), parts, strict=True))
+    past = 0
+    if at(inputs, 6) is not None:
+        past = inputs[6].shape[2]
+        k, v = np.concatenate([inputs[6], k], 2), np.concatenate([inputs[7], v], 2)
+    columns, rows = np.arange(k.shape[2]), np.arange(q.shape[2])
+    bias = np.zeros((1, 1, 1, 1))
+    if at(inputs, 4) is not None:
+        bias = bias + np.where(inputs[4] == 0, attrs.get("mask_filter_value", -10000.0), 0.0)[:, None, None]
+    if at(inputs, 5) is not None:
+        bias = bias + inputs[5].astype(f64)
+    visible = columns <= rows[:, None] + past if attrs.get("unidirectional", 0) else None
+    y, x = scaled_dot_product(q, k, v, scale=attrs.get("scale", 0.0) or None, bias=bias, visible=visible)
+    return join_heads(y), k, v, np.maximum(x, -3.4028234663852886e38)
+
+
+def tensor_scatter(cache, update, indices, axis=-2, circular=False):
+    y = np.moveaxis(cache.copy(), axis, 1)
+    new = np.moveaxis(update, axis, 1)
+    for b in range(len(y)):
+        start = 0 if indices is None else int(indices[b])
+        rows = start + np.arange(new.shape[1])
+        y[b, rows % y.shape[1] if circular else rows] = new[b]
+    return np.moveaxis(y, 1, axis)
