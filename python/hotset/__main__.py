@@ -235,7 +235,8 @@ def run_doctor(arguments):
 def run_config(arguments):
     from hotset._native import library_path
 
-    include = importlib.resources.files("hotset") / "include"
+    header = importlib.resources.files("hotset") / "include" / "hotset" / "hotset.h"
+    include = pathlib.Path(str(header)).parents[1]  # of a file: an editable install has no such folder in one place
     library = pathlib.Path(library_path).resolve()
     values = {
         "cflags": f"-I{shlex.quote(str(include))}",

@@ -3,6 +3,7 @@
 
 import json
 import os
+import pathlib
 import signal
 import subprocess
 import sys
@@ -87,6 +88,7 @@ def test_options():
 
 def test_config():
     assert run("config", "--cflags").stdout.startswith("-I")
+    assert (pathlib.Path(run("config", "--includedir").stdout.strip()) / "hotset" / "hotset.h").is_file()
     text = run("config", "--cflags", "--libs", "--includedir", "--libdir").stdout
     assert len(text.splitlines()) == 4 and "rpath" in text
 
