@@ -54,6 +54,9 @@ class Hotset:
     def open(self):
         return timed(lambda: hotset.InferenceSession(self.folder / "model.onnx", self.options))
 
+    def start(self, ids):
+        return timed(lambda: next(hotset.Generator(self.folder, self.options, max_length=1024).stream_ids(ids, 1)))
+
     def session(self, model):
         return hotset.InferenceSession(model, self.options)
 
@@ -65,23 +68,27 @@ class Onnxruntime:
         self.options = onnxruntime.SessionOptions()
         self.options.intra_op_num_threads = threads
         self.folder = folder
-        config = onnxruntime_genai.Config(str(folder))
-        config.overlay(json.dumps({"model": {"decoder": {"session_options": {"intra_op_num_threads": threads}}}}))
-        self.model = onnxruntime_genai.Model(config)
+        self.threads = threads
+        self.model = self._load()
 
-    def _start(self, ids):
-        parameters = onnxruntime_genai.GeneratorParams(self.model)
+    def _load(self):
+        config = onnxruntime_genai.Config(str(self.folder))
+        config.overlay(json.dumps({"model": {"decoder": {"session_options": {"intra_op_num_threads": self.threads}}}}))
+        return onnxruntime_genai.Model(config)
+
+    def _first_token(self, model, ids):
+        parameters = onnxruntime_genai.GeneratorParams(model)
         parameters.set_search_options(max_length=1024)
-        generator = onnxruntime_genai.Generator(self.model, parameters)
+        generator = onnxruntime_genai.Generator(model, parameters)
         generator.append_tokens(ids.astype(np.int32))
         generator.generate_next_token()
         return generator
 
     def prefill(self, ids):
-        return timed(lambda: self._start(ids))
+        return timed(lambda: self._first_token(self.model, ids))
 
     def decode(self, ids, n):
-        generator = self._start(ids)
+        generator = self._first_token(self.model, ids)
         begin, done = time.perf_counter(), 1
         while done < n and not generator.is_done():
             generator.generate_next_token()
@@ -90,6 +97,9 @@ class Onnxruntime:
 
     def open(self):
         return timed(lambda: onnxruntime.InferenceSession(self.folder / "model.onnx", self.options))
+
+    def start(self, ids):
+        return timed(lambda: self._first_token(self._load(), ids))
 
     def session(self, model):
         return onnxruntime.InferenceSession(model, self.options)
@@ -121,6 +131,8 @@ class Chain:
             binding = session.io_binding()
             binding.bind_cpu_input("v0", np.ones((1, 8), np.float32))
             binding.bind_output(f"v{n}")
+            session.run_with_iobinding(binding)
+            assert (binding.copy_outputs_to_cpu()[0] == n + 1).all()
             self._bindings.append((session, binding))
 
     def __call__(self):
@@ -135,6 +147,7 @@ def measure(programs, rounds):
         "prefill": lambda program: program.prefill(ids[:PREFILL_TOKENS]),
         "decode": lambda program: program.decode(ids[:32], DECODE_TOKENS),
         "open": lambda program: program.open(),
+        "start": lambda program: program.start(ids[:32]),
         "node": lambda program: chains[program.name](),
     }
     seconds = {task: {program.name: [] for program in programs} for task in work}
@@ -152,6 +165,7 @@ ROWS = {
     "prefill": (f"prefill of {PREFILL_TOKENS} tokens", "tokens/s", lambda s: PREFILL_TOKENS / s),
     "decode": (f"decode of {DECODE_TOKENS} tokens", "tokens/s", lambda s: 1 / s),
     "open": ("session creation", "ms", lambda s: s * 1e3),
+    "start": ("load and first token", "ms", lambda s: s * 1e3),
     "node": (f"one node of a chain of {CHAIN_NODES} Add", "us", lambda s: s * 1e6),
 }
 
