@@ -175,10 +175,11 @@ Status Program::fold(const Settings& settings, ThreadPool& pool) {
       } else if (now) {
         folded_.emplace_back(std::max<size_t>(v.bytes, 1));
         folded_bytes_ += v.bytes;
+        folded_bound_ += v.bytes;
         t.data = folded_.back().data();
         if (v.is_known && v.bytes) std::memcpy(t.data, v.content.data(), v.bytes);
       } else {
-        lazy_bytes_ += v.bytes;
+        folded_bound_ += v.bytes;
       }
       is_constant_[id] = 1;
     }

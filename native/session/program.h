@@ -65,8 +65,8 @@ class Program {
 
   // Computes the weights-only values that were too large to compute at creation, once. Their sources' pages are dropped.
   Status prepare_lazy(ThreadPool& pool);
-  // Bytes that prepare_lazy allocates.
-  size_t lazy_bytes() const { return lazy_bytes_; }
+  // Bytes that folded constants take once prepare_lazy has run.
+  size_t folded_bound() const { return folded_bound_; }
 
  private:
   Program() = default;
@@ -84,7 +84,7 @@ class Program {
   std::vector<char> is_constant_, needed_;
   std::vector<int> in_place_inputs_;
   std::vector<AlignedBuffer> folded_;
-  size_t n_nodes_in_file_ = 0, folded_bytes_ = 0, lazy_bytes_ = 0;
+  size_t n_nodes_in_file_ = 0, folded_bytes_ = 0, folded_bound_ = 0;
   std::mutex lazy_mutex_;
   std::atomic<bool> lazy_done_{false};
 };

@@ -100,7 +100,7 @@ std::string plan_json(const Session& session) {
   row("expert weights", "mapped file", weights.experts, weights.experts);
   row("other weights", "mapped file", weights.other, weights.other);
   row("small constants", "host", weights.owned, weights.owned);
-  row("folded constants", "host", program.folded_bytes(), program.folded_bytes() + program.lazy_bytes());
+  row("folded constants", "host", program.folded_bytes(), program.folded_bound());
   row("intermediate values and workspace", "host", session.arena_bytes(), nullptr);
   j["memory"] = std::move(memory);
 
