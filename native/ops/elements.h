@@ -116,8 +116,9 @@ Result<std::unique_ptr<Kernel>> make_kernel(Args&&... args) {
 
 // "-3" of rank 4 is 1. False when out of range.
 inline bool normalize_axis(int64_t axis, int rank, int* out) {
-  if (axis < -rank || axis >= rank) return false;
-  *out = static_cast<int>(axis < 0 ? axis + rank : axis);
+  if (axis < 0) axis += rank;
+  if (axis < 0 || axis >= rank) return false;
+  *out = static_cast<int>(axis);
   return true;
 }
 
