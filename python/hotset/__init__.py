@@ -19,7 +19,16 @@ from ._native import lib as _lib
 from ._native import string as _string
 from .binding import IOBinding
 from .generator import GenerationStats, Generator
-from .options import ExecutionMode, ExecutionOrder, GraphOptimizationLevel, OptionInfo, RunOptions, SessionOptions, option_table
+from .options import (
+    ExecutionMode,
+    ExecutionOrder,
+    GraphOptimizationLevel,
+    OptionInfo,
+    RunOptions,
+    SessionOptions,
+    option_table,
+    set_default_logger_severity,
+)
 from .session import InferenceSession, ModelMetadata, NodeArg, doctor, get_available_providers, plan
 from .tensor import Tensor
 
@@ -63,4 +72,5 @@ __all__ = [
     "get_device",
     "option_table",
     "plan",
+    "set_default_logger_severity",
 ]

@@ -68,6 +68,11 @@ def _log(level, message, user):
 _log_callback = ffi.callback("hotset_log_callback", _log)  # lives as long as any session may log
 
 
+def set_default_logger_severity(level):
+    """The least severe messages that the logger "hotset" lets through: 0 verbose ... 3 error, 4 none."""
+    logger.setLevel(_LOG_LEVELS.get(level, logging.CRITICAL + 1))
+
+
 def _as_option(value):
     if isinstance(value, bool):
         return "1" if value else "0"
@@ -88,8 +93,20 @@ def _attribute(name, default, doc):
     return property(get, set, doc=doc)
 
 
+def _unavailable(default, instead):
+    """An onnxruntime attribute whose effect is missed when it is ignored: only its default may be set."""
+
+    def set(self, value):
+        if value != default:
+            raise Unsupported(instead)
+
+    return property(lambda self: default, set, doc=instead)
+
+
 class SessionOptions:
     """How a session loads and runs a model. Values are checked when they are set."""
+
+    __slots__ = ("_handle", "_values", "_entries", "_progress", "_progress_native", "_progress_failure")  # a misspelt attribute is an error
 
     def __init__(self):
         out = ffi.new("hotset_options **")
@@ -123,6 +140,9 @@ class SessionOptions:
     use_deterministic_compute = _attribute("use_deterministic_compute", False, "Accepted for compatibility: always so.")
     log_verbosity_level = _attribute("log_verbosity_level", 0, "Accepted for compatibility.")
     logid = _attribute("logid", "", "Accepted for compatibility.")
+    enable_profiling = _unavailable(False, "no profile file is written; set the option hotset.trace=1 and read InferenceSession.trace()")
+    profile_file_prefix = _attribute("profile_file_prefix", "", "Accepted for compatibility.")
+    optimized_model_filepath = _unavailable("", "the model file is used as it is; no optimized model can be written")
 
     @property
     def log_severity_level(self):
@@ -177,6 +197,8 @@ class SessionOptions:
 
 class RunOptions:
     """Settings of one run at a time; `terminate = True` or `cancel()` from any thread stops it between two nodes."""
+
+    __slots__ = ("_handle", "_terminate", "_tag", "_entries", "log_severity_level", "log_verbosity_level", "only_execute_path_to_fetches")
 
     def __init__(self):
         out = ffi.new("hotset_run_options **")

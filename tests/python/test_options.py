@@ -44,6 +44,14 @@ def test_attributes_of_onnxruntime_programs(add_path):
     options.add_free_dimension_override_by_name("n", 1)
     assert options.graph_optimization_level == 99 and options.enable_mem_pattern is False
     hotset.InferenceSession(add_path, sess_options=options)
+    options.enable_profiling = False
+    for name, value in (("enable_profiling", True), ("optimized_model_filepath", "a.onnx")):
+        with pytest.raises(NotImplementedError):
+            setattr(options, name, value)
+    with pytest.raises(AttributeError):
+        options.intra_op_threads = 2
+    with pytest.raises(AttributeError):
+        hotset.RunOptions().log_id = "a"
     with pytest.raises(NotImplementedError):
         options.register_custom_ops_library("ops.so")
 
@@ -58,6 +66,13 @@ def test_messages_go_to_logging(add_path, caplog, capfd):
     caplog.clear()
     options.log_severity_level = 4
     hotset.InferenceSession(add_path, options)
+    assert not caplog.records
+    options.log_severity_level = 1
+    hotset.set_default_logger_severity(3)
+    try:
+        hotset.InferenceSession(add_path, options)
+    finally:
+        hotset.set_default_logger_severity(0)
     assert not caplog.records
     assert capfd.readouterr() == ("", "")
 
