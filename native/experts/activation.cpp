@@ -33,15 +33,21 @@ void apply(F f, const float* gate, const float* value, bool interleaved, int64_t
 void activate(const Activation& a, const float* gate, const float* value, bool interleaved, int64_t n, float* out) {
   const auto with = [&](auto f) { apply(f, gate, value, interleaved, n, out); };
   switch (a.kind) {
-    case ActivationKind::relu: return with(relu);
-    case ActivationKind::relu2: return with([](float x) { return relu(x) * relu(x); });
-    case ActivationKind::gelu: return with(gelu_erf);
-    case ActivationKind::geglu: return with(gelu_tanh);
-    case ActivationKind::identity: return with([](float x) { return x; });
+    case ActivationKind::relu:
+      return with(relu);
+    case ActivationKind::relu2:
+      return with([](float x) { return relu(x) * relu(x); });
+    case ActivationKind::gelu:
+      return with(gelu_erf);
+    case ActivationKind::geglu:
+      return with(gelu_tanh);
+    case ActivationKind::identity:
+      return with([](float x) { return x; });
     case ActivationKind::silu:
       if (!value) return with([](float x) { return x * sigmoid(x); });
       return cpu::swiglu({1, 0, std::numeric_limits<float>::infinity(), false}, gate, value, n, out);
-    case ActivationKind::swiglu: return cpu::swiglu({a.alpha, a.beta, a.limit, a.limit_after}, gate, value, n, out);
+    case ActivationKind::swiglu:
+      return cpu::swiglu({a.alpha, a.beta, a.limit, a.limit_after}, gate, value, n, out);
   }
 }
 

@@ -11,10 +11,10 @@
 namespace hotset::experts {
 namespace {
 
-constexpr int64_t kFewRoutes = 128;                      // up to here FC2 and the sum are one region
-constexpr size_t kPieceBytes = size_t{96} << 20;         // of the buffers that grow with routes
+constexpr int64_t kFewRoutes = 128;               // up to here FC2 and the sum are one region
+constexpr size_t kPieceBytes = size_t{96} << 20;  // of the buffers that grow with routes
 constexpr int64_t kRowsPerJob = 256, kFeaturesPerJob = 256;
-constexpr int64_t kInlineFloats = 24 << 10;              // prepared by the caller rather than by a region of its own
+constexpr int64_t kInlineFloats = 24 << 10;  // prepared by the caller rather than by a region of its own
 
 constexpr size_t round_up_64(size_t n) { return (n + 63) & ~size_t{63}; }
 constexpr int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
@@ -95,8 +95,13 @@ int64_t piece_tokens(const ExpertLayer& layer, int64_t n_tokens) {
 class Piece {
  public:
   Piece(const ExpertLayer& layer, const LayerCall& call, const Plan& plan, int64_t token0)
-      : layer_(layer), call_(call), plan_(plan), space_(static_cast<uint8_t*>(call.workspace)), token0_(token0),
-        ids_(call.ids + token0 * layer.k), weights_(call.weights + token0 * layer.k) {}
+      : layer_(layer),
+        call_(call),
+        plan_(plan),
+        space_(static_cast<uint8_t*>(call.workspace)),
+        token0_(token0),
+        ids_(call.ids + token0 * layer.k),
+        weights_(call.weights + token0 * layer.k) {}
 
   void run() {
     sort_routes();
@@ -113,7 +118,9 @@ class Piece {
 
  private:
   template <class T>
-  T* at(size_t offset) const { return reinterpret_cast<T*>(space_ + offset); }
+  T* at(size_t offset) const {
+    return reinterpret_cast<T*>(space_ + offset);
+  }
   uint8_t* scratch(int thread) const { return space_ + plan_.scratch + static_cast<size_t>(thread) * plan_.scratch_bytes; }
   size_t io_bytes() const { return static_cast<size_t>(dtype_bits(layer_.dtype)) / 8; }
 
@@ -169,7 +176,9 @@ class Piece {
   uint8_t* prepared_x(const Group& g) const {
     return space_ + plan_.prepared_x + (plan_.one_token ? 0 : static_cast<size_t>(g.row) * layer_.fc1.prepared_bytes(1));
   }
-  uint8_t* prepared_h(const Group& g) const { return space_ + plan_.prepared_h + static_cast<size_t>(g.row) * layer_.fc2.prepared_bytes(1); }
+  uint8_t* prepared_h(const Group& g) const {
+    return space_ + plan_.prepared_h + static_cast<size_t>(g.row) * layer_.fc2.prepared_bytes(1);
+  }
 
   void prepare_x() {
     const int64_t hidden = layer_.hidden;
@@ -215,8 +224,12 @@ class Piece {
         w.multiply(bytes, prepared_x(g), g.n, job.m0, job.m1, n0, n1, y, width, space);
       };
       switch (layer_.pairing) {
-        case Pairing::interleaved: product(layer_.fc1, expert.fc1, 2 * i0, 2 * (i0 + n), a); break;
-        case Pairing::none: product(layer_.fc1, expert.fc1, i0, i0 + n, a); break;
+        case Pairing::interleaved:
+          product(layer_.fc1, expert.fc1, 2 * i0, 2 * (i0 + n), a);
+          break;
+        case Pairing::none:
+          product(layer_.fc1, expert.fc1, i0, i0 + n, a);
+          break;
         case Pairing::halves:
           product(layer_.fc1, expert.fc1, i0, i0 + n, a);
           product(layer_.fc1, expert.fc1, layer_.inter + i0, layer_.inter + i0 + n, a + n);

@@ -10,8 +10,8 @@ namespace hotset::experts {
 namespace {
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
-constexpr float kJitter = 0.01f;         // of the sparse mixer
-constexpr float kSmallestSum = 1e-6f;    // softmax weights with a smaller sum are not divided by it
+constexpr float kJitter = 0.01f;       // of the sparse mixer
+constexpr float kSmallestSum = 1e-6f;  // softmax weights with a smaller sum are not divided by it
 
 float rank_key(float logit) { return std::isnan(logit) ? -kInfinity : logit; }
 

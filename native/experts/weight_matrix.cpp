@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Staging of weight forms that no kernel reads, and the calls to the kernels.
+// Which kernel serves a form, and the calls to it.
 #include "experts/weight_matrix.h"
 
 #include <algorithm>
@@ -7,38 +7,17 @@
 #include <cstring>
 
 #include "cpu_avx/convert.h"
+#include "experts/weight_staging.h"
 #include "formats/sm80.h"
 
 namespace hotset::experts {
 namespace {
 
+constexpr int64_t kStagedColumns = 64;  // converted at a time: they stay in the second cache while rows are multiplied
+
 constexpr size_t round_up_64(size_t n) { return (n + 63) & ~size_t{63}; }
-
 size_t dtype_bytes(DType t) { return static_cast<size_t>(dtype_bits(t)) / 8; }
-
-int64_t stream_bytes(int64_t codes, int bits) { return (codes * bits + 7) / 8; }
-
-// Code i of a stream whose codes may cross byte borders.
-int code_at(const uint8_t* stream, int bits, int64_t i) {
-  const int64_t bit = i * bits;
-  const int shift = static_cast<int>(bit & 7);
-  unsigned v = stream[bit >> 3] >> shift;
-  if (shift + bits > 8) v |= static_cast<unsigned>(stream[(bit >> 3) + 1]) << (8 - shift);
-  return static_cast<int>(v & ((1u << bits) - 1));
-}
-
-// 3-bit codes q become 4-bit codes q + 4: the middle moves from 4 to 8 with them.
-void widen_3_to_4(const uint8_t* src, int64_t count, uint8_t* dst) {
-  for (int64_t i = 0; i < count; i += 2) {
-    const int low = code_at(src, 3, i) + 4, high = i + 1 < count ? code_at(src, 3, i + 1) + 4 : 0;
-    dst[i / 2] = static_cast<uint8_t>(low | high << 4);
-  }
-}
-
-void pack_bytes_to_4(const uint8_t* src, int64_t count, uint8_t* dst) {
-  for (int64_t i = 0; i < count; i += 2)
-    dst[i / 2] = static_cast<uint8_t>((src[i] & 15) | (i + 1 < count ? src[i + 1] << 4 : 0));
-}
+int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 // The address that makes element `offset` the first of y: kernels index rows of the whole product.
 float* rebased(float* y, int64_t offset) {
@@ -48,37 +27,56 @@ float* rebased(float* y, int64_t offset) {
 }  // namespace
 
 size_t MatrixForm::weight_bytes() const {
-  if (storage == Storage::dense) return static_cast<size_t>(n * k) * dtype_bytes(dtype);
-  return static_cast<size_t>(n * (storage == Storage::raw ? row_bytes : k * bits / 8));
+  switch (storage) {
+    case Storage::dense:
+      return static_cast<size_t>(n * k) * dtype_bytes(dtype);
+    case Storage::raw:
+      return static_cast<size_t>(n * row_bytes);
+    case Storage::sm80:
+      return static_cast<size_t>(n * k * bits / 8);
+    case Storage::fp4_by_k:
+    case Storage::fp4_by_n:
+      return static_cast<size_t>(n * k / 2);
+    case Storage::fp8:
+      return static_cast<size_t>(n * k);
+  }
+  return 0;
 }
-size_t MatrixForm::scale_bytes() const { return storage == Storage::dense ? 0 : static_cast<size_t>(n * blocks()) * dtype_bytes(dtype); }
+size_t MatrixForm::scale_bytes() const {
+  if (storage == Storage::dense || dtype == DType::undefined) return 0;
+  return static_cast<size_t>((storage == Storage::fp8 ? ceil_div(n, block) : n) * blocks()) * dtype_bytes(dtype);
+}
 size_t MatrixForm::zero_point_bytes() const {
   switch (zero_points) {
-    case ZeroPoints::middle: return 0;
-    case ZeroPoints::packed: return static_cast<size_t>(n * stream_bytes(blocks(), bits));
-    case ZeroPoints::bytes: return static_cast<size_t>(n * blocks());
-    case ZeroPoints::along_n: return static_cast<size_t>(stream_bytes(n, bits));
+    case ZeroPoints::middle:
+      return 0;
+    case ZeroPoints::packed:
+      return static_cast<size_t>(n * stream_bytes(blocks(), bits));
+    case ZeroPoints::bytes:
+      return static_cast<size_t>(n * blocks());
+    case ZeroPoints::along_n:
+      return static_cast<size_t>(stream_bytes(n, bits));
   }
   return 0;
 }
 size_t MatrixForm::bias_bytes() const { return bias_dtype == DType::undefined ? 0 : static_cast<size_t>(n) * dtype_bytes(bias_dtype); }
 
 WeightMatrix::WeightMatrix(const MatrixForm& form, bool int8_activations) : form_(form) {
-  if (form.storage == Storage::dense) {
+  if (form.storage == Storage::dense || form.storage == Storage::fp8) {
     dense_ = &cpu::float_gemm();
+    isa_ = dense_->name;
     return;
   }
-  kernel_bits_ = form.bits == 3 ? 4 : form.bits;
+  kernel_bits_ = form.is_fp4() ? 8 : form.bits == 3 ? 4 : form.bits;
   cpu::QuantMatrix w;
   w.bits = kernel_bits_;
   w.block = form.block;
   w.n = form.n;
   w.k = form.k;
-  w.scale_type = static_cast<int>(form.dtype);
+  w.scale_type = static_cast<int>(form.is_fp4() ? DType::f32 : form.dtype);
   quant_ = &cpu::quant_gemm(int8_activations, w);
+  isa_ = cpu::quant_gemm_isa(int8_activations, w);
 }
-
-const char* WeightMatrix::isa() const { return dense_ ? dense_->name : "quant"; }
 
 size_t WeightMatrix::prepared_bytes(int64_t m) const {
   return dense_ ? round_up_64(static_cast<size_t>(m * form_.k) * sizeof(float)) : quant_->prepared_bytes(m, form_.k);
@@ -92,8 +90,11 @@ void WeightMatrix::prepare(const float* x, int64_t ldx, int64_t m, int64_t m0, i
 
 WeightMatrix::Parts WeightMatrix::parts(int64_t m, int64_t n) const {
   Parts p{};
-  const bool staged = form_.storage == Storage::sm80 || form_.bits == 3;
-  if (staged) p.codes = round_up_64(static_cast<size_t>(n * stream_bytes(form_.k, kernel_bits_)));
+  if (form_.storage == Storage::fp8)
+    p.weights = round_up_64(static_cast<size_t>(n * form_.k) * sizeof(float));
+  else if (stages_weights())
+    p.weights = round_up_64(static_cast<size_t>(n * stream_bytes(form_.k, kernel_bits_)));
+  if (form_.is_fp4()) p.scales = round_up_64(static_cast<size_t>(n * form_.blocks()) * sizeof(float));
   if (form_.zero_points == ZeroPoints::bytes || (form_.bits == 3 && form_.zero_points != ZeroPoints::middle))
     p.zero_points = round_up_64(static_cast<size_t>(n * stream_bytes(form_.blocks(), kernel_bits_)));
   if (form_.bias_dtype != DType::undefined) p.bias = round_up_64(static_cast<size_t>(n) * sizeof(float));
@@ -102,18 +103,26 @@ WeightMatrix::Parts WeightMatrix::parts(int64_t m, int64_t n) const {
 }
 
 size_t WeightMatrix::scratch_bytes(int64_t m, int64_t n) const {
-  const Parts p = parts(m, n);
-  return p.codes + p.zero_points + p.bias + p.kernel;
+  const Parts p = parts(m, stages_weights() ? std::min(n, kStagedColumns) : n);
+  return p.weights + p.scales + p.zero_points + p.bias + p.kernel;
 }
 
-void WeightMatrix::multiply(const MatrixBytes& bytes, const void* prepared, int64_t m, int64_t m0, int64_t m1, int64_t n0,
-                            int64_t n1, float* y, int64_t ldy, void* scratch) const {
+void WeightMatrix::multiply(const MatrixBytes& bytes, const void* prepared, int64_t m, int64_t m0, int64_t m1, int64_t n0, int64_t n1,
+                            float* y, int64_t ldy, void* scratch) const {
   assert(n0 % kColumnStep == 0 && n1 <= form_.n);
-  const int64_t n = n1 - n0;
+  const int64_t step = stages_weights() ? kStagedColumns : n1 - n0;
+  for (int64_t n = n0; n < n1; n += step)
+    multiply_range(bytes, prepared, m, m0, m1, n, std::min(n1, n + step), y + (n - n0), ldy, static_cast<uint8_t*>(scratch));
+}
+
+void WeightMatrix::multiply_range(const MatrixBytes& bytes, const void* prepared, int64_t m, int64_t m0, int64_t m1, int64_t n0, int64_t n1,
+                                  float* y, int64_t ldy, uint8_t* scratch) const {
+  const int64_t n = n1 - n0, blocks = form_.blocks();
   const Parts p = parts(m, n);
-  uint8_t* const codes = static_cast<uint8_t*>(scratch);
-  uint8_t* const zero_points = codes + p.codes;
-  float* bias_space = reinterpret_cast<float*>(zero_points + p.zero_points);
+  uint8_t* const weights = scratch;
+  float* const scales = reinterpret_cast<float*>(weights + p.weights);
+  uint8_t* const zero_points = weights + p.weights + p.scales;
+  float* const bias_space = reinterpret_cast<float*>(zero_points + p.zero_points);
   void* const kernel_scratch = reinterpret_cast<uint8_t*>(bias_space) + p.bias;
 
   const float* bias = nullptr;
@@ -130,8 +139,13 @@ void WeightMatrix::multiply(const MatrixBytes& bytes, const void* prepared, int6
 
   if (dense_) {
     cpu::FloatMatrix w;
-    w.data = bytes.weights + n0 * form_.k * static_cast<int64_t>(dtype_bytes(form_.dtype));
-    w.dtype = static_cast<int>(form_.dtype);
+    if (form_.storage == Storage::fp8) {
+      fp8_to_floats(form_, bytes, n0, n1, reinterpret_cast<float*>(weights));
+      w.data = weights;
+    } else {
+      w.data = bytes.weights + n0 * form_.k * static_cast<int64_t>(dtype_bytes(form_.dtype));
+      w.dtype = static_cast<int>(form_.dtype);
+    }
     w.n = n;
     w.k = form_.k;
     w.stride_n = form_.k;
@@ -140,41 +154,43 @@ void WeightMatrix::multiply(const MatrixBytes& bytes, const void* prepared, int6
     return;
   }
 
-  const int64_t blocks = form_.blocks();
   cpu::QuantMatrix w;
   w.bits = kernel_bits_;
   w.block = form_.block;
   w.n = n;
   w.k = form_.k;
-  w.scale_type = static_cast<int>(form_.dtype);
   w.scale_stride = blocks;
-  w.scales = bytes.scales + n0 * blocks * static_cast<int64_t>(dtype_bytes(form_.dtype));
-
-  if (form_.storage == Storage::sm80) {
-    w.codes = codes;
-    w.row_bytes = stream_bytes(form_.k, form_.bits);
-    formats::sm80_to_raw(bytes.weights, form_.bits, form_.n, form_.k, n0, n1, codes, w.row_bytes);
-  } else if (form_.bits == 3) {
-    w.codes = codes;
-    w.row_bytes = stream_bytes(form_.k, 4);
-    for (int64_t i = 0; i < n; ++i) widen_3_to_4(bytes.weights + (n0 + i) * form_.row_bytes, form_.k, codes + i * w.row_bytes);
+  if (stages_weights()) {
+    w.codes = weights;
+    w.row_bytes = stream_bytes(form_.k, kernel_bits_);
   } else {
     w.codes = bytes.weights + n0 * form_.row_bytes;
     w.row_bytes = form_.row_bytes;
   }
+  if (form_.is_fp4()) {
+    w.scales = scales;
+    fp4_to_codes(form_, bytes, n0, n1, weights, scales);
+  } else {
+    w.scale_type = static_cast<int>(form_.dtype);
+    w.scales = bytes.scales + n0 * blocks * static_cast<int64_t>(dtype_bytes(form_.dtype));
+    if (form_.storage == Storage::sm80) {
+      formats::sm80_to_raw(bytes.weights, form_.bits, form_.n, form_.k, n0, n1, weights, w.row_bytes);
+    } else if (form_.bits == 3) {
+      for (int64_t i = 0; i < n; ++i) widen_3_to_4(bytes.weights + (n0 + i) * form_.row_bytes, form_.k, weights + i * w.row_bytes);
+    }
+  }
 
-  const int64_t zero_row = stream_bytes(blocks, form_.bits);  // bytes of a row in the file
-  const int64_t kernel_zero_row = stream_bytes(blocks, kernel_bits_);
+  const int64_t zero_row = stream_bytes(blocks, form_.bits), kernel_zero_row = stream_bytes(blocks, kernel_bits_);  // bytes of a row
   switch (form_.zero_points) {
-    case ZeroPoints::middle: break;
+    case ZeroPoints::middle:
+      break;
     case ZeroPoints::packed:
       w.zero_points = bytes.zero_points + n0 * zero_row;
       w.zero_stride = zero_row;
-      if (form_.bits == 3) {
-        for (int64_t i = 0; i < n; ++i) widen_3_to_4(w.zero_points + i * zero_row, blocks, zero_points + i * kernel_zero_row);
-        w.zero_points = zero_points;
-        w.zero_stride = kernel_zero_row;
-      }
+      if (form_.bits != 3) break;
+      for (int64_t i = 0; i < n; ++i) widen_3_to_4(w.zero_points + i * zero_row, blocks, zero_points + i * kernel_zero_row);
+      w.zero_points = zero_points;
+      w.zero_stride = kernel_zero_row;
       break;
     case ZeroPoints::bytes:
       for (int64_t i = 0; i < n; ++i) pack_bytes_to_4(bytes.zero_points + (n0 + i) * blocks, blocks, zero_points + i * kernel_zero_row);
@@ -183,10 +199,9 @@ void WeightMatrix::multiply(const MatrixBytes& bytes, const void* prepared, int6
       break;
     case ZeroPoints::along_n:
       w.zero_points = bytes.zero_points + n0 * form_.bits / 8;
-      if (form_.bits == 3) {
-        widen_3_to_4(w.zero_points, n, zero_points);
-        w.zero_points = zero_points;
-      }
+      if (form_.bits != 3) break;
+      widen_3_to_4(w.zero_points, n, zero_points);
+      w.zero_points = zero_points;
       break;
   }
   quant_->multiply(w, prepared, m, m0, m1, 0, n, bias, y, ldy, kernel_scratch);

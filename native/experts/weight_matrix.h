@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// One weight matrix in any form a model file stores, times prepared rows. Forms that no kernel reads are converted column
-// range by column range into the scratch of the calling thread; there is never a second whole copy.
+// One weight matrix in any form a model file stores, times prepared rows. Forms that no kernel reads are converted a few
+// columns at a time into the scratch of the calling thread; there is never a second whole copy.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -12,9 +12,12 @@
 namespace hotset::experts {
 
 enum class Storage : uint8_t {
-  dense,  // floats [n][k]
-  raw,    // one stream of codes a row, low bits first
-  sm80,   // the tiled stream of tensor-core kernels
+  dense,     // floats [n][k]
+  raw,       // integers: one stream of codes a row, low bits first
+  sm80,      // integers: the tiled stream of tensor-core kernels
+  fp4_by_k,  // E2M1 [n][k / 2], even k in the low half of a byte
+  fp4_by_n,  // E2M1 [k][n / 2], even n in the low half of a byte
+  fp8,       // E4M3 [n][k]
 };
 
 enum class ZeroPoints : uint8_t {
@@ -28,16 +31,17 @@ enum class ZeroPoints : uint8_t {
 struct MatrixForm {
   Storage storage = Storage::dense;
   ZeroPoints zero_points = ZeroPoints::middle;
-  int bits = 0;                           // dense: unused, as block and row_bytes
-  DType dtype = DType::undefined;         // dense: of the elements, else of the scales
-  DType bias_dtype = DType::undefined;    // undefined: no bias
+  int bits = 0;                         // of integer codes
+  DType dtype = DType::undefined;       // dense: of the elements, else of the scales; fp8 without scales: undefined
+  DType bias_dtype = DType::undefined;  // undefined: no bias
   int64_t n = 0, k = 0;
-  int64_t block = 0;                      // codes of a row that share a scale; >= k: one scale a row
-  int64_t row_bytes = 0;                  // raw: from row to row
+  int64_t block = 0;      // codes of a row that share a scale, >= k: one scale a row; fp8: the side of a square of weights
+  int64_t row_bytes = 0;  // raw: from row to row
 
-  int64_t blocks() const { return block >= k ? 1 : (k + block - 1) / block; }
-  int64_t code_bytes() const { return (k * bits + 7) / 8; }  // of a row without padding
-  size_t weight_bytes() const;                               // of the whole matrix; the others likewise
+  int64_t blocks() const { return block <= 0 || block >= k ? 1 : (k + block - 1) / block; }
+  bool is_integer() const { return storage == Storage::raw || storage == Storage::sm80; }
+  bool is_fp4() const { return storage == Storage::fp4_by_k || storage == Storage::fp4_by_n; }
+  size_t weight_bytes() const;  // of the whole matrix; the others likewise
   size_t scale_bytes() const;
   size_t zero_point_bytes() const;
   size_t bias_bytes() const;
@@ -49,6 +53,7 @@ struct MatrixBytes {
   const uint8_t* scales = nullptr;
   const uint8_t* zero_points = nullptr;
   const uint8_t* bias = nullptr;
+  float global_scale = 1;  // of fp4 and fp8
 };
 
 // The product y = x W^T + bias for one form, with the kernels of this CPU. Column ranges begin at multiples of kColumnStep.
@@ -57,11 +62,11 @@ class WeightMatrix {
   static constexpr int64_t kColumnStep = 16;
 
   WeightMatrix() = default;
-  // int8_activations: rows are quantised; without effect on dense matrices.
+  // int8_activations: rows are quantised; without effect on dense and fp8 matrices.
   WeightMatrix(const MatrixForm& form, bool int8_activations);
 
   const MatrixForm& form() const { return form_; }
-  const char* isa() const;
+  const char* isa() const { return isa_; }
 
   // m rows together never need more than m times the bytes of one row.
   size_t prepared_bytes(int64_t m) const;
@@ -70,18 +75,23 @@ class WeightMatrix {
   // Scratch of a thread for calls of up to m rows and n columns; a multiple of 64.
   size_t scratch_bytes(int64_t m, int64_t n) const;
   // Rows [m0, m1) of the m that were prepared, columns [n0, n1). Element (m0, n0) goes to y[0], rows are ldy apart.
-  void multiply(const MatrixBytes& bytes, const void* prepared, int64_t m, int64_t m0, int64_t m1, int64_t n0, int64_t n1,
-                float* y, int64_t ldy, void* scratch) const;
+  void multiply(const MatrixBytes& bytes, const void* prepared, int64_t m, int64_t m0, int64_t m1, int64_t n0, int64_t n1, float* y,
+                int64_t ldy, void* scratch) const;
 
  private:
+  // Parts of the scratch: codes or floats, scales, zero points and bias in the form of the kernel, then its own scratch.
   struct Parts {
-    size_t codes, zero_points, bias, kernel;  // bytes of scratch
+    size_t weights, scales, zero_points, bias, kernel;
   };
   Parts parts(int64_t m, int64_t n) const;
+  bool stages_weights() const { return form_.storage > Storage::raw || form_.bits == 3; }
+  void multiply_range(const MatrixBytes& bytes, const void* prepared, int64_t m, int64_t m0, int64_t m1, int64_t n0, int64_t n1, float* y,
+                      int64_t ldy, uint8_t* scratch) const;
 
   MatrixForm form_;
-  int kernel_bits_ = 0;  // of the codes that the kernel sees: 3-bit codes are widened to 4
-  const cpu::QuantGemm* quant_ = nullptr;
+  int kernel_bits_ = 0;  // of the codes that the kernel sees
+  const char* isa_ = "";
+  const cpu::QuantGemm* quant_ = nullptr;  // one of the two
   const cpu::FloatGemm* dense_ = nullptr;
 };
 

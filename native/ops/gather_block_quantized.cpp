@@ -42,18 +42,21 @@ class GatherBlockQuantized final : public Kernel {
     Codes codes;
     HOTSET_TRY(describe(context.dtype(kData), context.shape(kData), &codes));
     const DType index = context.dtype(kIndices), scale = context.dtype(kScales);
-    HOTSET_FAIL_IF(index != DType::i32 && index != DType::i64, invalid_model, "indices (input 1) are %s, expected int32 or int64", dtype_name(index));
+    HOTSET_FAIL_IF(index != DType::i32 && index != DType::i64, invalid_model, "indices (input 1) are %s, expected int32 or int64",
+                   dtype_name(index));
     HOTSET_FAIL_IF(scale != DType::f32 && scale != DType::f16 && scale != DType::bf16, invalid_model,
                    "scales (input 2) are %s, expected float, float16 or bfloat16", dtype_name(scale));
     Shape scales = codes.shape;
     scales[codes.quantize_axis] = codes.blocks;
-    HOTSET_FAIL_IF(!(context.shape(kScales) == scales), invalid_model, "scales (input 2) have shape %s, expected %s for data %s and block_size %lld",
-                   to_text(context.shape(kScales)).c_str(), to_text(scales).c_str(), to_text(context.shape(kData)).c_str(), ll(block_));
+    HOTSET_FAIL_IF(!(context.shape(kScales) == scales), invalid_model,
+                   "scales (input 2) have shape %s, expected %s for data %s and block_size %lld", to_text(context.shape(kScales)).c_str(),
+                   to_text(scales).c_str(), to_text(context.shape(kData)).c_str(), ll(block_));
     if (context.has_input(kZeroPoints)) {
       Shape zeros = scales;
       if (codes.padded_rows) zeros[-1] = ceil_div(zeros[-1] * codes.bits, 8);
-      HOTSET_FAIL_IF(context.dtype(kZeroPoints) != context.dtype(kData), invalid_model, "zero_points (input 3) are %s, expected %s as the data",
-                     dtype_name(context.dtype(kZeroPoints)), dtype_name(context.dtype(kData)));
+      HOTSET_FAIL_IF(context.dtype(kZeroPoints) != context.dtype(kData), invalid_model,
+                     "zero_points (input 3) are %s, expected %s as the data", dtype_name(context.dtype(kZeroPoints)),
+                     dtype_name(context.dtype(kData)));
       HOTSET_FAIL_IF(!(context.shape(kZeroPoints) == zeros), invalid_model, "zero_points (input 3) have shape %s, expected %s",
                      to_text(context.shape(kZeroPoints)).c_str(), to_text(zeros).c_str());
     }
@@ -83,7 +86,8 @@ class GatherBlockQuantized final : public Kernel {
     const int64_t pieces = ceil_div(inner, kPiece), n_jobs = outer * n_indices * pieces;
     const auto gather = [&](int64_t job) {
       const int64_t slice = job / pieces, i0 = job % pieces * kPiece, count = std::min(kPiece, inner - i0);
-      int64_t index = indices.dtype == DType::i32 ? indices.as<const int32_t>()[slice % n_indices] : indices.as<const int64_t>()[slice % n_indices];
+      int64_t index =
+          indices.dtype == DType::i32 ? indices.as<const int32_t>()[slice % n_indices] : indices.as<const int64_t>()[slice % n_indices];
       if (index < 0) index += extent;
       uint8_t* const out = y.as<uint8_t>() + static_cast<size_t>(slice * inner + i0) * io;
       if (index < 0 || index >= extent) {
@@ -107,12 +111,12 @@ class GatherBlockQuantized final : public Kernel {
 
  private:
   Status describe(DType dtype, const Shape& shape, Codes* out) const {
-    HOTSET_FAIL_IF(dtype != DType::u8 && dtype != DType::u4 && dtype != DType::i4, unsupported, "data (input 0) is %s, supported: uint8 uint4 int4",
-                   dtype_name(dtype));
+    HOTSET_FAIL_IF(dtype != DType::u8 && dtype != DType::u4 && dtype != DType::i4, unsupported,
+                   "data (input 0) is %s, supported: uint8 uint4 int4", dtype_name(dtype));
     HOTSET_FAIL_IF(shape.rank < 1, invalid_model, "data (input 0) is a scalar");
     const auto axis = [&](int64_t value, const char* name, int* result) -> Status {
-      HOTSET_FAIL_IF(value < -shape.rank || value >= shape.rank, invalid_model, "attribute %s is %lld, but data has shape %s", name, ll(value),
-                     to_text(shape).c_str());
+      HOTSET_FAIL_IF(value < -shape.rank || value >= shape.rank, invalid_model, "attribute %s is %lld, but data has shape %s", name,
+                     ll(value), to_text(shape).c_str());
       *result = static_cast<int>(value < 0 ? value + shape.rank : value);
       return {};
     };
@@ -123,8 +127,8 @@ class GatherBlockQuantized final : public Kernel {
     out->bits = 4;
     if (dtype == DType::u8) {
       HOTSET_FAIL_IF(out->quantize_axis != shape.rank - 1 || out->gather_axis == out->quantize_axis, invalid_model,
-                     "uint8 data is packed along its last axis: quantize_axis %lld and gather_axis %lld do not fit shape %s", ll(quantize_axis_),
-                     ll(gather_axis_), to_text(shape).c_str());
+                     "uint8 data is packed along its last axis: quantize_axis %lld and gather_axis %lld do not fit shape %s",
+                     ll(quantize_axis_), ll(gather_axis_), to_text(shape).c_str());
       out->bits = bits_;
       out->padded_rows = true;
       out->default_zero = 1 << (bits_ - 1);
@@ -136,7 +140,8 @@ class GatherBlockQuantized final : public Kernel {
   }
 
   // Elements [first, first + count) of the data in memory order.
-  void decode(const Codes& c, const Tensor& data, const Tensor& scales, const Tensor* zero_points, int64_t first, int64_t count, float* out) const {
+  void decode(const Codes& c, const Tensor& data, const Tensor& scales, const Tensor* zero_points, int64_t first, int64_t count,
+              float* out) const {
     const int64_t length = c.shape[c.quantize_axis];
     const uint8_t* const stream = data.as<const uint8_t>();
     const size_t scale_bytes = static_cast<size_t>(dtype_bits(scales.dtype)) / 8;

@@ -35,7 +35,6 @@ struct Attributes {
   int64_t blocks() const { return ceil_div(k, block); }
 };
 
-
 class MatMulNBits final : public Kernel {
  public:
   explicit MatMulNBits(const Attributes& attributes) : a_(attributes) {}
@@ -44,7 +43,8 @@ class MatMulNBits final : public Kernel {
     const Shape& a = context.shape(kA);
     const DType dtype = context.dtype(kA);
     HOTSET_FAIL_IF(!is_activation_type(dtype), invalid_model, "A (input 0) is %s, expected float, float16 or bfloat16", dtype_name(dtype));
-    HOTSET_FAIL_IF(a.rank < 1 || a[-1] != a_.k, invalid_model, "A (input 0) has shape %s, expected a last dimension of K = %lld", to_text(a).c_str(), ll(a_.k));
+    HOTSET_FAIL_IF(a.rank < 1 || a[-1] != a_.k, invalid_model, "A (input 0) has shape %s, expected a last dimension of K = %lld",
+                   to_text(a).c_str(), ll(a_.k));
     HOTSET_TRY(check_weights(context));
 
     Shape y = a;
@@ -60,15 +60,16 @@ class MatMulNBits final : public Kernel {
   Status run(const RunContext& context) const override {
     const Tensor& a = *context.input(kA);
     const Tensor& y = *context.output(0);
-    const Tensor *const scales = context.input(kScales), *const zero_points = context.input(kZeroPoints), *const bias = context.input(kBias);
+    const Tensor *const scales = context.input(kScales), *const zero_points = context.input(kZeroPoints),
+                        *const bias = context.input(kBias);
     const int64_t m = a.shape.product(0, a.shape.rank - 1), n = a_.n, k = a_.k;
     if (m == 0 || n == 0) return {};
     if (k == 0) {
       fill_bias(bias, y, m);
       return {};
     }
-    const Call call(a_, a.dtype, scales->dtype, zero_points ? zero_points->dtype : DType::undefined, bias ? bias->dtype : DType::undefined, m,
-                    context.pool->size());
+    const Call call(a_, a.dtype, scales->dtype, zero_points ? zero_points->dtype : DType::undefined, bias ? bias->dtype : DType::undefined,
+                    m, context.pool->size());
     uint8_t* const space = static_cast<uint8_t*>(context.workspace);
     const size_t io = dtype_bytes(a.dtype);
     const bool is_float = a.dtype == DType::f32, corrects = call.float_zero_points;
@@ -94,7 +95,8 @@ class MatMulNBits final : public Kernel {
     }
 
     const MatrixBytes bytes{context.input(kB)->as<const uint8_t>(), scales->as<const uint8_t>(),
-                            zero_points && !corrects ? zero_points->as<const uint8_t>() : nullptr, bias ? bias->as<const uint8_t>() : nullptr};
+                            zero_points && !corrects ? zero_points->as<const uint8_t>() : nullptr,
+                            bias ? bias->as<const uint8_t>() : nullptr};
     const int64_t row_jobs = ceil_div(m, kRowsPerJob);
     const int64_t bytes_per_column = static_cast<int64_t>(call.matrix.form().weight_bytes()) / n;
     const int64_t step = experts::columns_per_job(n, call.columns, row_jobs, context.pool->size(), bytes_per_column);
@@ -164,14 +166,14 @@ class MatMulNBits final : public Kernel {
       return {};
     };
     HOTSET_FAIL_IF(context.dtype(kB) != DType::u8, invalid_model, "B (input 1) is %s, expected uint8", dtype_name(context.dtype(kB)));
-    HOTSET_FAIL_IF(!is_activation_type(context.dtype(kScales)), invalid_model, "scales (input 2) are %s, expected float, float16 or bfloat16",
-                   dtype_name(context.dtype(kScales)));
+    HOTSET_FAIL_IF(!is_activation_type(context.dtype(kScales)), invalid_model,
+                   "scales (input 2) are %s, expected float, float16 or bfloat16", dtype_name(context.dtype(kScales)));
     HOTSET_TRY(check(kB, "B", expected));
     HOTSET_TRY(check(kScales, "scales", a_.n * blocks));
     if (context.has_input(kZeroPoints)) {
       const DType dtype = context.dtype(kZeroPoints);
-      HOTSET_FAIL_IF(dtype != DType::u8 && !is_activation_type(dtype), invalid_model, "zero_points (input 3) are %s, expected uint8 or the type of A",
-                     dtype_name(dtype));
+      HOTSET_FAIL_IF(dtype != DType::u8 && !is_activation_type(dtype), invalid_model,
+                     "zero_points (input 3) are %s, expected uint8 or the type of A", dtype_name(dtype));
       HOTSET_TRY(check(kZeroPoints, "zero_points", a_.n * (dtype == DType::u8 ? ceil_div(blocks * a_.bits, 8) : blocks)));
     }
     if (context.has_input(kBias)) {
@@ -207,8 +209,8 @@ class MatMulNBits final : public Kernel {
   }
 
   // The product took the middle for zero: add scale * (middle - zero) * (sum of the block).
-  void correct(const Tensor& scales, const Tensor& zero_points, const float* sums, int64_t m0, int64_t m1, int64_t n0, int64_t n1, float* y, int64_t ldy,
-               float* scratch) const {
+  void correct(const Tensor& scales, const Tensor& zero_points, const float* sums, int64_t m0, int64_t m1, int64_t n0, int64_t n1, float* y,
+               int64_t ldy, float* scratch) const {
     const int64_t blocks = a_.blocks();
     const float middle = static_cast<float>(1 << (a_.bits - 1));
     float* const factor = scratch;
@@ -247,20 +249,28 @@ Result<std::unique_ptr<Kernel>> make_matmul_nbits(const OpContext& context) {
   if (a.block < 16 || a.block > kMost || (a.block & (a.block - 1)) != 0)
     return context.fail(Code::invalid_model, "attribute block_size is %lld, expected a power of two of at least 16", ll(a.block));
   if (prepacked == 2) return context.fail(Code::unsupported, "weight_prepacked 2 (the SM90 layout) is not supported, only 0 and 1");
-  if (prepacked != 0 && prepacked != 1) return context.fail(Code::invalid_model, "attribute weight_prepacked is %lld, expected 0, 1 or 2", ll(prepacked));
+  if (prepacked != 0 && prepacked != 1)
+    return context.fail(Code::invalid_model, "attribute weight_prepacked is %lld, expected 0, 1 or 2", ll(prepacked));
   a.bits = static_cast<int>(bits);
   a.prepacked = prepacked == 1;
   if (a.prepacked && !formats::sm80_fits(a.n, a.k, a.bits))
-    return context.fail(Code::invalid_model, "weight_prepacked 1 with N %lld and K %lld: K must be a multiple of 64 and N of %d", ll(a.n), ll(a.k), 16 / a.bits);
+    return context.fail(Code::invalid_model, "weight_prepacked 1 with N %lld and K %lld: K must be a multiple of 64 and N of %d", ll(a.n),
+                        ll(a.k), 16 / a.bits);
   for (int input : {kA, kB, kScales})
     if (!context.has_input(input)) return context.fail(Code::invalid_model, "input %d is missing", input);
   if (context.has_input(kGroupIndex)) return context.fail(Code::unsupported, "g_idx (input 4) is not supported");
 
   switch (context.config().cpu_activation) {
     // The level is a permission; a block that splits groups of activations is served better without it.
-    case CpuActivation::by_node: a.int8 = node.get_int("accuracy_level", 0) == 4 && a.block >= 32; break;
-    case CpuActivation::exact: a.int8 = false; break;
-    case CpuActivation::int8: a.int8 = true; break;
+    case CpuActivation::by_node:
+      a.int8 = node.get_int("accuracy_level", 0) == 4 && a.block >= 32;
+      break;
+    case CpuActivation::exact:
+      a.int8 = false;
+      break;
+    case CpuActivation::int8:
+      a.int8 = true;
+      break;
   }
   return std::unique_ptr<Kernel>(std::make_unique<MatMulNBits>(a));
 }

@@ -7,7 +7,7 @@ namespace {
 
 using experts::MatrixForm;
 
-constexpr FcInputs kFc[3] = {{"fc1", 2, -1, 3, -1}, {"fc2", 4, -1, 5, -1}, {"fc3", 6, -1, 7, -1}};
+constexpr FcInputs kFc[3] = {{"fc1", 2, -1, 3, -1, -1}, {"fc2", 4, -1, 5, -1, -1}, {"fc3", 6, -1, 7, -1, -1}};
 
 class Moe final : public MoeKernel {
  public:
@@ -41,8 +41,8 @@ class Moe final : public MoeKernel {
       // [E,K,N] declares the same bytes.
       const Shape expected{layout->n_experts, n[i], k[i]}, swapped{layout->n_experts, k[i], n[i]};
       HOTSET_FAIL_IF(!(shape == expected) && !(shape == swapped), invalid_model,
-                     "%s_experts_weights (input %d) has shape %s, expected %s or %s for hidden size %lld", fc.name, fc.weights, to_text(shape).c_str(),
-                     to_text(expected).c_str(), to_text(swapped).c_str(), static_cast<long long>(hidden));
+                     "%s_experts_weights (input %d) has shape %s, expected %s or %s for hidden size %lld", fc.name, fc.weights,
+                     to_text(shape).c_str(), to_text(expected).c_str(), to_text(swapped).c_str(), static_cast<long long>(hidden));
       MatrixForm& form = layout->form[i];
       form.storage = experts::Storage::dense;
       form.dtype = dtype;

@@ -20,8 +20,9 @@ struct ActivationName {
   ActivationKind kind;
 };
 constexpr ActivationName kActivations[] = {
-    {"relu", ActivationKind::relu},   {"relu2", ActivationKind::relu2},       {"gelu", ActivationKind::gelu},     {"silu", ActivationKind::silu},
-    {"identity", ActivationKind::identity}, {"swiglu", ActivationKind::swiglu}, {"geglu", ActivationKind::geglu},
+    {"relu", ActivationKind::relu},   {"relu2", ActivationKind::relu2},       {"gelu", ActivationKind::gelu},
+    {"silu", ActivationKind::silu},   {"identity", ActivationKind::identity}, {"swiglu", ActivationKind::swiglu},
+    {"geglu", ActivationKind::geglu},
 };
 
 constexpr size_t round_up_64(size_t n) { return (n + 63) & ~size_t{63}; }
@@ -30,7 +31,8 @@ bool is_activation_type(DType t) { return t == DType::f32 || t == DType::f16 || 
 
 Status check_flag(const OpContext& context, const char* name, bool* out) {
   const int64_t value = context.node().get_int(name, 0);
-  if (value != 0 && value != 1) return context.fail(Code::invalid_model, "attribute %s is %lld, expected 0 or 1", name, static_cast<long long>(value));
+  if (value != 0 && value != 1)
+    return context.fail(Code::invalid_model, "attribute %s is %lld, expected 0 or 1", name, static_cast<long long>(value));
   *out = value != 0;
   return {};
 }
@@ -66,9 +68,11 @@ const uint8_t* bytes_of(const RunContext& context, int input) {
 Status read_moe_attributes(const OpContext& context, MoeAttributes* out) {
   const model::Node& node = context.node();
   const std::string activation = node.get_string("activation_type", "relu");
-  const auto* found = std::find_if(std::begin(kActivations), std::end(kActivations), [&](const ActivationName& a) { return a.name == activation; });
+  const auto* found =
+      std::find_if(std::begin(kActivations), std::end(kActivations), [&](const ActivationName& a) { return a.name == activation; });
   if (found == std::end(kActivations))
-    return context.fail(Code::invalid_model, "attribute activation_type is '%s', supported: relu relu2 gelu silu identity swiglu geglu", activation.c_str());
+    return context.fail(Code::invalid_model, "attribute activation_type is '%s', supported: relu relu2 gelu silu identity swiglu geglu",
+                        activation.c_str());
   out->activation.kind = found->kind;
 
   const int64_t fusion = node.get_int("swiglu_fusion", 0);
@@ -82,7 +86,8 @@ Status read_moe_attributes(const OpContext& context, MoeAttributes* out) {
   out->activation.beta = node.get_float("activation_beta", 0.0f);
   out->activation.limit = node.get_float("swiglu_limit", out->activation.limit);
   if (std::isnan(out->activation.limit) || out->activation.limit < 0)
-    return context.fail(Code::invalid_model, "attribute swiglu_limit is %g, expected 0 or more", static_cast<double>(out->activation.limit));
+    return context.fail(Code::invalid_model, "attribute swiglu_limit is %g, expected 0 or more",
+                        static_cast<double>(out->activation.limit));
   HOTSET_TRY(check_flag(context, "swiglu_limit_after_activation", &out->activation.limit_after));
   HOTSET_TRY(check_flag(context, "normalize_routing_weights", &out->normalize));
   HOTSET_TRY(check_flag(context, "use_sparse_mixer", &out->sparse_mixer));
@@ -100,7 +105,8 @@ Status read_moe_attributes(const OpContext& context, MoeAttributes* out) {
 Status MoeKernel::find_pairing(const NodeInputs& inputs, Pairing* out) const {
   const bool pair = attributes_.is_pair();
   if (inputs.has(fc_[2].weights)) {
-    HOTSET_FAIL_IF(attributes_.activation.kind == ActivationKind::geglu, invalid_model, "activation_type geglu takes no fc3_experts_weights");
+    HOTSET_FAIL_IF(attributes_.activation.kind == ActivationKind::geglu, invalid_model,
+                   "activation_type geglu takes no fc3_experts_weights");
     HOTSET_FAIL_IF(pair && attributes_.fusion != 0, invalid_model,
                    "swiglu_fusion %d says that FC1 holds gate and value, but fc3_experts_weights is given too", attributes_.fusion);
     *out = Pairing::separate;
@@ -116,8 +122,8 @@ Status MoeKernel::read_bias(const NodeInputs& inputs, const FcInputs& fc, int64_
   const Tensor* const bias = inputs.find(fc.bias);
   if (!bias) return {};
   const Shape expected{n_experts, form->n};
-  HOTSET_FAIL_IF(!is_activation_type(bias->dtype), invalid_model, "%s_experts_bias (input %d) is %s, expected float, float16 or bfloat16", fc.name, fc.bias,
-                 dtype_name(bias->dtype));
+  HOTSET_FAIL_IF(!is_activation_type(bias->dtype), invalid_model, "%s_experts_bias (input %d) is %s, expected float, float16 or bfloat16",
+                 fc.name, fc.bias, dtype_name(bias->dtype));
   HOTSET_FAIL_IF(!(bias->shape == expected), invalid_model, "%s_experts_bias (input %d) has shape %s, expected %s", fc.name, fc.bias,
                  to_text(bias->shape).c_str(), to_text(expected).c_str());
   form->bias_dtype = bias->dtype;
@@ -130,8 +136,8 @@ Status MoeKernel::check_router(const Tensor& tensor, int input, const char* name
   HOTSET_FAIL_IF(!is_activation_type(tensor.dtype), invalid_model, "%s (input %d) is %s, expected float, float16 or bfloat16", name, input,
                  dtype_name(tensor.dtype));
   HOTSET_FAIL_IF(shape.rank < 2 || shape[-1] != n_experts || shape.product(0, shape.rank - 1) != n_tokens, invalid_model,
-                 "%s (input %d) has shape %s, expected %lld rows of %lld experts", name, input, to_text(shape).c_str(), static_cast<long long>(n_tokens),
-                 static_cast<long long>(n_experts));
+                 "%s (input %d) has shape %s, expected %lld rows of %lld experts", name, input, to_text(shape).c_str(),
+                 static_cast<long long>(n_tokens), static_cast<long long>(n_experts));
   return {};
 }
 
@@ -143,11 +149,11 @@ Status MoeKernel::make_state(const NodeInputs& inputs, int64_t hidden, State* ou
     if (!inputs.has(fc.weights)) continue;
     const Shape& shape = inputs[fc.weights].shape;
     HOTSET_FAIL_IF(shape.rank != 3 || shape[0] != layout.n_experts || shape.size() < 1, invalid_model,
-                   "%s_experts_weights (input %d) has shape %s, expected 3 dimensions, the first the number of experts", fc.name, fc.weights,
-                   to_text(shape).c_str());
+                   "%s_experts_weights (input %d) has shape %s, expected 3 dimensions, the first the number of experts", fc.name,
+                   fc.weights, to_text(shape).c_str());
   }
-  HOTSET_FAIL_IF(attributes_.k > layout.n_experts, invalid_model, "attribute k is %lld, but there are %lld experts", static_cast<long long>(attributes_.k),
-                 static_cast<long long>(layout.n_experts));
+  HOTSET_FAIL_IF(attributes_.k > layout.n_experts, invalid_model, "attribute k is %lld, but there are %lld experts",
+                 static_cast<long long>(attributes_.k), static_cast<long long>(layout.n_experts));
   HOTSET_TRY(find_pairing(inputs, &layout.pairing));
   HOTSET_TRY(describe(inputs, &layout));
 
@@ -180,7 +186,8 @@ Status MoeKernel::create(const OpContext& context) {
   const int64_t hidden = find_hidden(inputs);
   if (hidden < 1) return {};
   auto state = std::make_unique<State>();
-  if (Status status = make_state(inputs, hidden, state.get()); !status.ok()) return context.fail(status.code(), "%s", status.text().c_str());
+  if (Status status = make_state(inputs, hidden, state.get()); !status.ok())
+    return context.fail(status.code(), "%s", status.text().c_str());
   state_ = std::move(state);
   return {};
 }
@@ -200,15 +207,15 @@ Status MoeKernel::infer(InferContext& context) const {
   const Shape& x = inputs[0].shape;
   HOTSET_FAIL_IF(!is_activation_type(inputs[0].dtype), invalid_model, "input (input 0) is %s, expected float, float16 or bfloat16",
                  dtype_name(inputs[0].dtype));
-  HOTSET_FAIL_IF(x.rank < 2 || x[-1] < 1, invalid_model, "input (input 0) has shape %s, expected [tokens,hidden] or [batch,sequence,hidden]",
-                 to_text(x).c_str());
+  HOTSET_FAIL_IF(x.rank < 2 || x[-1] < 1, invalid_model,
+                 "input (input 0) has shape %s, expected [tokens,hidden] or [batch,sequence,hidden]", to_text(x).c_str());
   const int64_t n_tokens = x.product(0, x.rank - 1);
 
   State made;
   if (!state_) HOTSET_TRY(make_state(inputs, x[-1], &made));
   const State& state = state_ ? *state_ : made;
-  HOTSET_FAIL_IF(x[-1] != state.layout.hidden, invalid_model, "input (input 0) has shape %s, but the experts are for hidden size %lld", to_text(x).c_str(),
-                 static_cast<long long>(state.layout.hidden));
+  HOTSET_FAIL_IF(x[-1] != state.layout.hidden, invalid_model, "input (input 0) has shape %s, but the experts are for hidden size %lld",
+                 to_text(x).c_str(), static_cast<long long>(state.layout.hidden));
   HOTSET_TRY(check_router(inputs[1], 1, "router_probs", n_tokens, state.layout.n_experts));
   if (inputs.has(router_weights_input_))
     HOTSET_TRY(check_router(inputs[router_weights_input_], router_weights_input_, "router_weights", n_tokens, state.layout.n_experts));
@@ -234,12 +241,16 @@ Status MoeKernel::run(const RunContext& context) const {
   uint8_t* const space = static_cast<uint8_t*>(context.workspace);
 
   auto* const table = reinterpret_cast<experts::ExpertBytes*>(space + w.table);
-  const auto fill = [&](int i, experts::MatrixBytes experts::ExpertBytes::*matrix) {
+  const auto fill = [&](int i, experts::MatrixBytes experts::ExpertBytes::* matrix) {
     const FcInputs& fc = fc_[i];
     const MatrixForm& form = state.layout.form[i];
-    experts::MatrixBytes at{bytes_of(context, fc.weights), bytes_of(context, fc.scales), bytes_of(context, fc.zero_points), bytes_of(context, fc.bias)};
-    const size_t weights = form.weight_bytes(), scales = form.scale_bytes(), zero_points = form.zero_point_bytes(), bias = form.bias_bytes();
+    experts::MatrixBytes at{bytes_of(context, fc.weights), bytes_of(context, fc.scales), bytes_of(context, fc.zero_points),
+                            bytes_of(context, fc.bias)};
+    const uint8_t* const global_scale = bytes_of(context, fc.global_scale);
+    const size_t weights = form.weight_bytes(), scales = form.scale_bytes(), zero_points = form.zero_point_bytes(),
+                 bias = form.bias_bytes();
     for (int64_t e = 0; e < n_experts; ++e) {
+      if (global_scale) std::memcpy(&at.global_scale, global_scale + static_cast<size_t>(e) * sizeof(float), sizeof(float));
       table[e].*matrix = at;
       at.weights += weights;
       if (at.scales) at.scales += scales;

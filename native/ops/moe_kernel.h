@@ -23,7 +23,7 @@ Status read_moe_attributes(const OpContext& context, MoeAttributes* out);
 // Numbers of the inputs of one matrix; -1: the operator has no such input.
 struct FcInputs {
   const char* name;  // "fc1"
-  int weights, scales, bias, zero_points;
+  int weights, scales, bias, zero_points, global_scale;
 };
 
 // Types and shapes of the inputs, null where absent. Data is not looked at.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How the integer matrices of a QMoE node are stored, decided from attributes and shapes alone.
+// How the matrices of a QMoE node are stored, decided from attributes and shapes alone.
 #pragma once
 #include "base/status.h"
 #include "base/tensor.h"
@@ -18,11 +18,18 @@ struct DeclaredMatrix {
   int64_t n = 0, k = 0;  // what the node needs
 };
 
-// weights_prepacked: -1 decides by shape, 0 raw, 1 prepacked. block_size <= 0: one scale a row.
+// Integers. weights_prepacked: -1 decides by shape, 0 raw, 1 prepacked. block_size <= 0: one scale a row.
 // Shapes that cannot be what the node needs are refused. `has_fc3`: decides nodes whose matrices are all square.
-Status decide_layout(const DeclaredMatrix* matrices, int count, int64_t n_experts, int64_t weights_prepacked, bool has_fc3, bool* prepacked);
+Status decide_layout(const DeclaredMatrix* matrices, int count, int64_t n_experts, int64_t weights_prepacked, bool has_fc3,
+                     bool* prepacked);
 
-// Scales and zero points of one matrix; its storage as raw, which the verdict of decide_layout may change.
+// Scales and zero points of one integer matrix; its storage as raw, which the verdict of decide_layout may change.
 Status describe_matrix(const DeclaredMatrix& matrix, int64_t n_experts, int64_t block_size, experts::MatrixForm* form);
+
+// E2M1 codes with one scale for each `block` of them. by_k: neighbours along K share a byte, else neighbours along N.
+Status describe_fp4(const DeclaredMatrix& matrix, int64_t n_experts, int64_t block, bool by_k, experts::MatrixForm* form);
+
+// E4M3 weights; block_size <= 0: one scale an expert, no tensor of scales.
+Status describe_fp8(const DeclaredMatrix& matrix, int64_t n_experts, int64_t block_size, experts::MatrixForm* form);
 
 }  // namespace hotset::ops

@@ -61,7 +61,6 @@ void test_order_is_by_logit_where_exp_underflows() {
   assert(close(run({65504, 65504, -65504}, 2).weights, {0.5f, 0.5f}));
 }
 
-
 void test_not_finite() {
   Routed r = run({1, kNaN, 3, 2}, 3);
   assert(r.ids == (Ids{2, 3, 0}) && all_nan(r.weights));

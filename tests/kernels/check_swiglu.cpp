@@ -48,7 +48,8 @@ void check(const char* isa, Function f, std::mt19937& random) {
           ok &= std::fabs(out[i + 1] - y) <= kRelative * (std::fabs(y) + std::fabs(gate[i]) * 1e-1 * (unit.beta != 0)) + kAbsolute;
         }
         if (!ok) {
-          std::printf("%s: alpha %g limit %g after %d n %d interleaved %d\n", isa, unit.alpha, unit.limit, unit.limit_after, static_cast<int>(n), interleaved);
+          std::printf("%s: alpha %g limit %g after %d n %d interleaved %d\n", isa, unit.alpha, unit.limit, unit.limit_after,
+                      static_cast<int>(n), interleaved);
           ++failures;
         }
       }
@@ -87,8 +88,10 @@ int main(int argc, char** argv) {
   const bool benches = argc > 1 && std::strcmp(argv[1], "--bench") == 0;
   std::mt19937 random(7);
   const auto each = [&](const char* isa, Function f) {
-    if (benches) bench(isa, f);
-    else check(isa, f, random);
+    if (benches)
+      bench(isa, f);
+    else
+      check(isa, f, random);
   };
   each("scalar", cpu::swiglu_scalar);
 #if defined(__x86_64__) || defined(_M_X64)

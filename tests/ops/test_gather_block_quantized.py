@@ -3,14 +3,13 @@
 
 import ml_dtypes
 import numpy as np
-import onnxruntime
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from ops.node_model import NUMPY, node_model, run_node
-from reference import moe as reference
 
 import hotset
+from ops.weight_node import NUMPY, run_node, run_onnxruntime
+from reference import moe as reference
 
 ROUNDING = {"f32": 1e-7, "f16": 6e-4, "bf16": 5e-3}
 
@@ -44,7 +43,9 @@ def run(inputs, attributes, **arguments):
     index_dtype=st.sampled_from([np.int32, np.int64]),
 )
 def test_packed_bytes(seed, dt, rows, k8, bits, block, asymmetric, indices, index_dtype):
-    inputs, attributes, y = packed_node(np.random.default_rng(seed), dt, rows, k8 * 8 // bits, bits, block, asymmetric, indices, index_dtype)
+    inputs, attributes, y = packed_node(
+        np.random.default_rng(seed), dt, rows, k8 * 8 // bits, bits, block, asymmetric, indices, index_dtype
+    )
     got = run(inputs, attributes)
     assert got.shape == y.shape and got.dtype == NUMPY[dt]
     np.testing.assert_allclose(got.astype(np.float64), y, rtol=ROUNDING[dt], atol=1e-30)
@@ -82,8 +83,7 @@ def test_4_bit_types_on_any_axis(seed, dtype, shape, axes, asymmetric, indices):
 @pytest.mark.parametrize("asymmetric", [False, True])
 def test_onnxruntime_agrees(dt, bits, asymmetric):
     inputs, attributes, y = packed_node(np.random.default_rng(1), dt, bits=bits, asymmetric=asymmetric)
-    model = node_model("GatherBlockQuantized", inputs, attributes, (1,), NUMPY[dt])
-    (theirs,) = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"]).run(None, {"i1": inputs[1]})
+    theirs = run_onnxruntime("GatherBlockQuantized", inputs, attributes, (1,), NUMPY[dt])
     got = run(inputs, attributes)
     np.testing.assert_allclose(got, y, rtol=ROUNDING[dt], atol=1e-30)
     np.testing.assert_allclose(got.astype(np.float32), theirs.astype(np.float32), rtol=2 * ROUNDING[dt], atol=1e-30)

@@ -2,14 +2,13 @@
 """com.microsoft::MatMulNBits against the float64 reference and onnxruntime."""
 
 import numpy as np
-import onnxruntime
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from ops.node_model import NUMPY, node_model, relative_error, run_node
-from reference import moe as reference
 
 import hotset
+from ops.weight_node import NUMPY, relative_error, run_node, run_onnxruntime
+from reference import moe as reference
 
 BOUND = {"f32": 3e-6, "f16": 6e-4, "bf16": 5e-3}  # relative L2
 
@@ -29,16 +28,28 @@ def matmul_node(rng, dt="f32", m=(3,), n=40, k=64, bits=4, block=32, zeros=None,
     elif zeros == "float":
         zero_points = rng.uniform(0, (1 << bits) - 1, (n, blocks)).astype(NUMPY[dt])
     inputs = [
-        rng.standard_normal((*m, k)).astype(NUMPY[dt]), b, scales.astype(NUMPY[scale_dt or dt]), zero_points, None,
+        rng.standard_normal((*m, k)).astype(NUMPY[dt]),
+        b,
+        scales.astype(NUMPY[scale_dt or dt]),
+        zero_points,
+        None,
         rng.standard_normal(n).astype(NUMPY[dt]) if bias else None,
-    ]  # fmt: skip
+    ]
     return inputs, {"K": k, "N": n, "bits": bits, "block_size": block, **({"weight_prepacked": 1} if prepacked else {})}
 
 
 def expected(inputs, attributes):
     a, b, scales, zeros, _, bias = inputs
-    w = reference.matmul_nbits_weight(b, scales.astype(np.float64), attributes["N"], attributes["K"], attributes["block_size"], attributes["bits"],
-                                      zeros, attributes.get("weight_prepacked", 0))  # fmt: skip
+    w = reference.matmul_nbits_weight(
+        b,
+        scales.astype(np.float64),
+        attributes["N"],
+        attributes["K"],
+        attributes["block_size"],
+        attributes["bits"],
+        zeros,
+        attributes.get("weight_prepacked", 0),
+    )
     y = a.astype(np.float64) @ w.T
     return y if bias is None else y + bias.astype(np.float64)
 
@@ -106,10 +117,7 @@ def test_onnxruntime_agrees(dt, bits, zeros, n, k, block):
         pytest.skip("onnxruntime has no kernel for it")
     inputs, attributes = matmul_node(np.random.default_rng(3), dt, (4,), n, k, bits, block, zeros, True)
     attributes["accuracy_level"] = 1  # float32 sums
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 3
-    model = node_model("MatMulNBits", inputs, attributes, (0,), NUMPY[dt])
-    (theirs,) = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"]).run(None, {"i0": inputs[0]})
+    theirs = run_onnxruntime("MatMulNBits", inputs, attributes, fed=(0,))
     ours = run(inputs, attributes)
     assert relative_error(ours, expected(inputs, attributes)) < BOUND[dt]
     assert relative_error(ours, theirs) < (2e-2 if dt == "f16" or bits != 4 else 1e-5)  # it may quantise activations elsewhere

@@ -5,10 +5,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from ops.node_model import NUMPY, relative_error, run_node
-from reference import moe as reference
 
 import hotset
+from ops.weight_node import NUMPY, relative_error, run_node
+from reference import moe as reference
 
 BOUND = {"f32": 2e-6, "f16": 1e-3, "bf16": 8e-3}  # relative L2: sums of float32, then one rounding step
 
@@ -32,10 +32,21 @@ def moe_inputs(rng, dt="f32", experts=4, hidden=24, inter=20, tokens=(5,), rows=
 def expected(inputs, attributes, dt="f32"):
     f = [None if a is None else np.asarray(a, np.float32) for a in inputs]
     return reference.moe(
-        f[0], f[1], f[2], f[4], attributes.get("k", 1), dt=dt, b1=f[3], b2=f[5], W3=f[6], b3=f[7],
-        normalize=attributes.get("normalize_routing_weights", 0), sparse_mixer=attributes.get("use_sparse_mixer", 0),
-        rounding="cpu", **reference.activation_arguments(attributes),
-    )  # fmt: skip
+        f[0],
+        f[1],
+        f[2],
+        f[4],
+        attributes.get("k", 1),
+        dt=dt,
+        b1=f[3],
+        b2=f[5],
+        W3=f[6],
+        b3=f[7],
+        normalize=attributes.get("normalize_routing_weights", 0),
+        sparse_mixer=attributes.get("use_sparse_mixer", 0),
+        rounding="cpu",
+        **reference.activation_arguments(attributes),
+    )
 
 
 GOLDEN_X = np.array([[1, -2, 0.5, 0], [0.25, 1, -1, 2]], np.float32)
@@ -66,12 +77,18 @@ GOLDEN = {
         [[0.014528, 0.062149, 0.195247, 0.159146], [-0.018006, 0.379246, -0.019532, 0.336870]],
     ),
     "swiglu clamped": (
-        {"activation_type": "swiglu", "swiglu_fusion": 1, "normalize_routing_weights": 1, "activation_alpha": 1.702,
-         "activation_beta": 1.0, "swiglu_limit": 1.0},
+        {
+            "activation_type": "swiglu",
+            "swiglu_fusion": 1,
+            "normalize_routing_weights": 1,
+            "activation_alpha": 1.702,
+            "activation_beta": 1.0,
+            "swiglu_limit": 1.0,
+        },
         [[-0.054244, 0.112163, 0.105392, 0.196661], [0.043303, 0.821398, -0.189495, 0.588601]],
     ),
     "swiglu halves": ({"activation_type": "swiglu", "swiglu_fusion": 2, "normalize_routing_weights": 1}, FUSED_2),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", GOLDEN)
@@ -112,8 +129,14 @@ def test_golden_separate_fc3(activation):
 def test_swiglu_types(dt, tokens):
     rng = np.random.default_rng(1)
     inputs = moe_inputs(rng, dt, experts=6, hidden=72, inter=40, tokens=tokens, rows=2)
-    attributes = {"k": 3, "activation_type": "swiglu", "swiglu_fusion": 1, "swiglu_limit": 2.0, "activation_beta": 1.0,
-                  "normalize_routing_weights": 1}  # fmt: skip
+    attributes = {
+        "k": 3,
+        "activation_type": "swiglu",
+        "swiglu_fusion": 1,
+        "swiglu_limit": 2.0,
+        "activation_beta": 1.0,
+        "normalize_routing_weights": 1,
+    }
     got = run_node("MoE", inputs, attributes)
     assert got.dtype == NUMPY[dt]
     assert relative_error(got, expected(inputs, attributes, dt)) < BOUND[dt]
@@ -143,8 +166,12 @@ def test_random(seed, dt, activation, fusion, limit_after, shape, fc3, biases, n
     elif activation == "geglu" and fusion == 0:
         fusion = 1
     inputs = moe_inputs(rng, dt, experts, hidden, inter, (tokens,), 2 if pair and not fc3 else 1, fc3, biases)
-    attributes = {"k": int(rng.integers(1, experts + 1)), "activation_type": activation, "swiglu_fusion": fusion,
-                  "normalize_routing_weights": normalize}  # fmt: skip
+    attributes = {
+        "k": int(rng.integers(1, experts + 1)),
+        "activation_type": activation,
+        "swiglu_fusion": fusion,
+        "normalize_routing_weights": normalize,
+    }
     if activation == "swiglu":
         attributes |= {"swiglu_limit": 0.5, "swiglu_limit_after_activation": limit_after, "activation_alpha": 1.7, "activation_beta": 0.5}
     y = expected(inputs, attributes, dt)

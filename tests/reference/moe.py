@@ -375,20 +375,20 @@ def activate(a, c=None, *, kind="relu", fusion=0, alpha=1.0, beta=0.0, limit=mat
     if kind in ("swiglu", "geglu") and c is None:
         if kind == "geglu" and fusion not in (1, 2):
             raise ValueError("geglu needs swiglu_fusion 1 or 2")
-        g, l = (a[:, : a.shape[1] // 2], a[:, a.shape[1] // 2 :]) if fusion == 2 else (a[:, 0::2], a[:, 1::2])
+        g, value = (a[:, : a.shape[1] // 2], a[:, a.shape[1] // 2 :]) if fusion == 2 else (a[:, 0::2], a[:, 1::2])
     elif kind == "geglu":
         raise ValueError("geglu takes no FC3")
     else:
-        g, l = a, c
+        g, value = a, c
     if kind == "geglu":
-        return gelu_tanh(g) * l
+        return gelu_tanh(g) * value
     if kind != "swiglu":
-        return one[kind](g).astype(F32) * (F32(1) if l is None else l)
-    l = np.clip(l, F32(-limit), F32(limit)) + F32(beta)
+        return one[kind](g).astype(F32) * (F32(1) if value is None else value)
+    value = np.clip(value, F32(-limit), F32(limit)) + F32(beta)
     if limit_after:
-        return np.minimum(g * sigmoid(F32(alpha) * g), F32(limit)) * l
+        return np.minimum(g * sigmoid(F32(alpha) * g), F32(limit)) * value
     g = np.minimum(g, F32(limit))
-    return g * sigmoid(F32(alpha) * g) * l
+    return g * sigmoid(F32(alpha) * g) * value
 
 
 # ---- rounding points and the operator ----
