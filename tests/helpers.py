@@ -62,7 +62,7 @@ def node_model(op, inputs, attributes=None, *, opset=21, domain="", constant=(),
 
 
 def feeds(inputs, constant=()):
-    return {f"x{i}": np.asarray(a) for i, a in enumerate(inputs) if a is not None and i not in constant}
+    return {f"x{i}": np.ascontiguousarray(a).reshape(np.shape(a)) for i, a in enumerate(inputs) if a is not None and i not in constant}
 
 
 def run(op, inputs, attributes=None, threads=2, **model_arguments):
@@ -109,8 +109,38 @@ def assert_close(got, expected, factor=1.0):
 
 
 def check_node(op, inputs, attributes=None, factor=1.0, **model_arguments):
-    """hotset and onnxruntime agree, with inputs fed and with all of them constant."""
+    """hotset and onnxruntime agree."""
     expected = run_onnxruntime(op, inputs, attributes, **model_arguments)
     for got, want in zip(run(op, inputs, attributes, **model_arguments), expected, strict=True):
         assert_close(got, want, factor)
-    return expected
+
+
+def check_widened(op, inputs, attributes=None, factor=1.0, **model_arguments):
+    """hotset in a 16-bit type agrees with onnxruntime in float32 on the same numbers, rounded once.
+
+    For bfloat16, which onnxruntime does not have, and where its float16 kernels round in between.
+    """
+    narrow = np.asarray(inputs[0]).dtype
+    widened = [a.astype(np.float32) if a is not None and np.asarray(a).dtype == narrow else a for a in inputs]
+    expected = run_onnxruntime(op, widened, attributes, **model_arguments)
+    for got, want in zip(run(op, inputs, attributes, **model_arguments), expected, strict=True):
+        with np.errstate(over="ignore"):
+            want = want.astype(narrow) if want.dtype == np.float32 and got.dtype == narrow else want
+        assert_close(got, want, factor)
+
+
+def check_all_floats(op, inputs, attributes=None, factor=1.0, **model_arguments):
+    """The node in float32 against onnxruntime, in float16 and bfloat16 against float32."""
+    check_node(op, inputs, attributes, factor, **model_arguments)
+    for dtype in (np.float16, BF16):
+        narrow = [a.astype(dtype) if a is not None and np.asarray(a).dtype == np.float32 else a for a in inputs]
+        check_widened(op, narrow, attributes, factor, **model_arguments)
+
+
+def failure(op, inputs, attributes=None, **model_arguments):
+    """The text with which hotset refuses the node or its inputs."""
+    try:
+        run(op, inputs, attributes, **model_arguments)
+    except hotset.Error as error:
+        return str(error)
+    raise AssertionError(f"{op} did not fail")

@@ -27,23 +27,26 @@ void rows_as(const NormRows& a, int64_t r0, int64_t r1, float* temp) {
     const int64_t row = r * n, skip_row = kAddends ? r % a.skip_rows * n : 0;
     // A float32 row without addends is read in place.
     const bool stored = D != 1 || kAddends > 0;
-    const float* s = stored ? temp : reinterpret_cast<const float*>(static_cast<const char*>(a.x) + 4 * row);
+    // One with them becomes the sum output where there is one.
+    const bool in_sum = D == 1 && a.sum;
+    float* const t = in_sum ? reinterpret_cast<float*>(static_cast<char*>(a.sum) + 4 * row) : temp;
+    const float* s = stored || in_sum ? t : reinterpret_cast<const float*>(static_cast<const char*>(a.x) + 4 * row);
     const bool center = a.center;
     V acc[4] = {zero(), zero(), zero(), zero()};
     const auto form = [&](int64_t i) {
       V v = load_as<D>(a.x, row + i);
       if (kAddends > 0) v = add(v, load_as<D>(a.skip, skip_row + i));
       if (kAddends > 1) v = add(v, load_as<D>(a.bias, i));
-      if (stored) store(temp + i, v);
-      if (a.sum) store_as<D>(a.sum, row + i, v);
+      if (stored || in_sum) store(t + i, v);
+      if (D != 1 && a.sum) store_as<D>(a.sum, row + i, v);
       return v;
     };
     const auto form_first = [&](int64_t i, int m) {
       V v = load_first_as<D>(a.x, row + i, m);
       if (kAddends > 0) v = add(v, load_first_as<D>(a.skip, skip_row + i, m));
       if (kAddends > 1) v = add(v, load_first_as<D>(a.bias, i, m));
-      if (stored) store_first(temp + i, v, m);
-      if (a.sum) store_first_as<D>(a.sum, row + i, v, m);
+      if (stored || in_sum) store_first(t + i, v, m);
+      if (D != 1 && a.sum) store_first_as<D>(a.sum, row + i, v, m);
       return v;
     };
     float mean = 0, squares;

@@ -37,8 +37,8 @@ class MatMulKernel final : public Kernel {
     if (gemm_ && c.has_input(2)) {
       HOTSET_FAIL_IF(c.dtype(2) != type, invalid_model, "C of type %s, expected %s", dtype_name(c.dtype(2)), dtype_name(type));
       Shape joined = p.out;
-      HOTSET_TRY(broadcast_shape(c.shape(2), &joined));
-      HOTSET_FAIL_IF(!(joined == p.out), invalid_argument, "C of shape %s does not broadcast to %s", to_text(c.shape(2)).c_str(), to_text(p.out).c_str());
+      const bool fits = broadcast_shape(c.shape(2), &joined).ok() && joined == p.out;
+      HOTSET_FAIL_IF(!fits, invalid_argument, "C of shape %s does not broadcast to %s", to_text(c.shape(2)).c_str(), to_text(p.out).c_str());
     }
     c.set_output(0, type, p.out);
     if (narrow(type)) {
