@@ -28,21 +28,20 @@ class Sampler {
   Status next(DType dtype, const void* logits, int64_t n, int64_t* out);
 
  private:
-  struct Candidate {
-    float logit;
-    int32_t id;
-  };
-  const float* scaled_logits(DType dtype, const void* logits, int64_t n);
-  int64_t draw(const float* x, int64_t n, float largest);
-  void largest(const float* x, int64_t n, size_t k);
+  const float* penalised(DType dtype, const void* logits, int64_t n);
+  int64_t draw(const float* x, int64_t n, float best);
+  void keep_largest(const float* x, int64_t n, int64_t k);
+  float nucleus_border(const float* w, int64_t n, double total, int64_t* n_ties);
   double uniform();
 
   Config config_;
   uint64_t draws_ = 0;
-  std::vector<int64_t> seen_;       // each once, when there is a penalty
+  std::vector<int64_t> seen_;  // each once, when there is a penalty
   std::vector<bool> is_seen_;
-  std::vector<float> row_;
-  std::vector<Candidate> candidates_;
+  // Scratch, kept from token to token.
+  std::vector<float> row_, maxima_, order_, kept_, weights_;
+  std::vector<float> parts_[4];
+  std::vector<int32_t> ids_;
 };
 
 }  // namespace hotset
