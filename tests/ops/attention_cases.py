@@ -3,10 +3,10 @@
 
 import ml_dtypes
 import numpy as np
-from helpers import feeds, node_model
-from reference.attention import resident
 
 import hotset
+from helpers import feeds, node_model
+from reference.attention import resident
 
 F8 = ml_dtypes.float8_e4m3fn
 DTYPES = [np.float32, np.float16, ml_dtypes.bfloat16]

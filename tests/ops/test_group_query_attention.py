@@ -3,13 +3,13 @@
 
 import numpy as np
 import pytest
-from helpers import run, run_onnxruntime
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from ops.attention_cases import DTYPES, MODES, GqaCase, assert_near, normal, run_in_place
-from reference.attention import group_query_attention, resident
 
 import hotset
+from helpers import run, run_onnxruntime
+from ops.attention_cases import DTYPES, MODES, GqaCase, assert_near, normal, run_in_place
+from reference.attention import group_query_attention, resident
 
 OP = "GroupQueryAttention"
 
