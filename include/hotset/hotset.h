@@ -286,7 +286,7 @@ HOTSET_API hotset_status hotset_cancel(hotset_run_options *run_options);
 HOTSET_API hotset_status hotset_run_options_reset(hotset_run_options *run_options);
 
 /* Runs the graph once. Inputs and outputs are matched by name; every graph input without a default must be given, any
- * subset of outputs may be asked for. `run_options` may be NULL. Buffers are read and written only during the call.
+ * subset of outputs may be asked for (nodes that none of them needs are not run). `run_options` may be NULL. Buffers are read and written only during the call.
  * On failure library-allocated outputs are freed again and their data is NULL. The session stays usable. */
 HOTSET_API hotset_status hotset_run(hotset_session *session, hotset_run_options *run_options, const char *const *input_names,
                                     const hotset_tensor *inputs, size_t input_count, const char *const *output_names,
@@ -301,6 +301,9 @@ HOTSET_API void hotset_binding_free(hotset_binding *binding);
 HOTSET_API hotset_status hotset_binding_set_input(hotset_binding *binding, const char *name, const hotset_tensor *tensor);
 /* tensor == NULL or data == NULL: the binding allocates and re-uses a buffer of its own, read with hotset_binding_output. */
 HOTSET_API hotset_status hotset_binding_set_output(hotset_binding *binding, const char *name, const hotset_tensor *tensor);
+/* Stops asking for an output. Nodes that no bound output needs are not run: a prompt can fill the K/V caches alone. */
+HOTSET_API hotset_status hotset_binding_drop_output(hotset_binding *binding, const char *name);
+/* Forgets all bound inputs and outputs. */
 HOTSET_API hotset_status hotset_binding_clear(hotset_binding *binding);
 HOTSET_API hotset_status hotset_binding_run(hotset_binding *binding, hotset_run_options *run_options);
 /* View of a bound output after a run; a binding-owned buffer lives until the next run or free. */

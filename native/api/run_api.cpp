@@ -138,6 +138,17 @@ hotset_status hotset_binding_set_output(hotset_binding* binding, const char* nam
   });
 }
 
+hotset_status hotset_binding_drop_output(hotset_binding* binding, const char* name) {
+  return guard([&]() -> Status {
+    HOTSET_FAIL_IF(!binding || !name, invalid_argument, "binding or name is NULL");
+    const int o = binding->session->output_index(name);
+    HOTSET_FAIL_IF(o < 0, invalid_argument, "the model has no output '%s'", name);
+    binding->state->outputs[o].requested = false;
+    binding->state->outputs[o].data = nullptr;
+    return {};
+  });
+}
+
 hotset_status hotset_binding_clear(hotset_binding* binding) {
   return guard([&]() -> Status {
     HOTSET_FAIL_IF(!binding, invalid_argument, "binding is NULL");

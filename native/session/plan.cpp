@@ -270,6 +270,18 @@ void Plan::layout() {
     v.last_reader = -1;
   }
 
+  // Steps that a requested output needs; the others are left out of the run.
+  live_.assign(steps.size(), 0);
+  std::vector<char> read_by_live(values_.size(), 0);
+  for (size_t o = 0; o < graph.outputs.size(); ++o)
+    if (requested_[o]) read_by_live[graph.outputs[o]] = 1;
+  for (size_t s = steps.size(); s-- > 0;) {
+    for (int32_t id : steps[s].outputs) live_[s] |= id != model::kNone && read_by_live[id];
+    if (!live_[s]) continue;
+    for (int32_t id : steps[s].inputs)
+      if (id != model::kNone) read_by_live[id] = 1;
+  }
+
   // Places and roots, in the order in which values are made.
   std::vector<char> runs(first_dynamic_, 0);
   for (int s = 0; s < first_dynamic_; ++s) {
@@ -286,8 +298,8 @@ void Plan::layout() {
         v.root = values_[v.view_of].root;
         v.root_offset = values_[v.view_of].root_offset + v.view_offset;
       } else {
-        v.place = Place::arena;
-        runs[s] = 1;
+        v.place = live_[s] ? Place::arena : Place::none;
+        runs[s] |= live_[s];
       }
     }
   }
@@ -304,7 +316,7 @@ void Plan::layout() {
       for (int32_t id : steps[s].inputs) read(id, s);
   for (size_t s = first_dynamic_; s < steps.size(); ++s)
     for (int32_t id : steps[s].inputs)
-      if (id != model::kNone && values_[id].place != Place::none) read(id, INT_MAX);
+      if (live_[s] && id != model::kNone && values_[id].place != Place::none) read(id, INT_MAX);
 
   // Requested outputs. A value in the arena moves to the caller's buffer; a view of all of such a value takes it along.
   for (size_t o = 0; o < graph.outputs.size(); ++o) {

@@ -56,7 +56,8 @@ class Plan {
   int first_dynamic() const { return first_dynamic_; }
   // Infers step `s` with all inputs computed; outputs get shapes. For steps from first_dynamic() on.
   Status infer_dynamic(int s);
-  const std::vector<int32_t>& dynamic_inputs(int s) const { return program_.steps()[s].inputs; }
+  // Whether a requested output needs step `s`.
+  bool live(int s) const { return live_[s]; }
 
   size_t arena_bytes() const { return arena_bytes_; }
   size_t workspace_bytes(int s) const { return workspace_[s]; }
@@ -87,7 +88,7 @@ class Plan {
   std::vector<PlanValue> values_;
   std::vector<char> dirty_;  // by value: type, shape or known content changed since its readers were inferred
   std::vector<size_t> workspace_;
-  std::vector<char> inferred_;
+  std::vector<char> inferred_, live_;
   std::vector<ActiveStep> active_;
   std::vector<Tensor*> pointers_;
   std::vector<std::pair<int, int32_t>> copies_;

@@ -6,6 +6,9 @@ input_ids       (1, n)  copy of the prompt        (1, 1)   the same 8 bytes
 attention_mask  (1, n)  view of a row of ones     (1, n+1) the same view, one wider
 caches          in place; what cannot be in place alternates between two buffers
 logits          (1, n, vocab) of the binding      (1, 1, vocab) always the same buffer
+
+Of a long prompt all tokens but the last only fill the caches: logits are not asked for, so the head and what only it needs are
+not run for them.
 """
 
 import numpy as np
@@ -17,6 +20,7 @@ from .tensor import TENSOR_SIZE, fill, numpy_dtype
 
 _C_INTEGERS = {"int64": "int64_t", "int32": "int32_t"}
 _TIME_AXIS = 2  # of (batch, heads, time, head size)
+_SPLIT_PROMPT = 16  # tokens from which on one more run is cheaper than logits nobody reads
 
 
 def _view(array, name):
@@ -154,22 +158,30 @@ class DecodeLoop:
 
     def start(self, ids):
         """Runs the prompt `ids` from an empty cache."""
-        n = len(ids)
         self.length = 0
         for state in self._states:
             state.start()
+        if len(ids) >= _SPLIT_PROMPT:
+            check(lib.hotset_binding_drop_output(self._binding, self._logits_name))
+            self._feed(ids[:-1])
+            ids = ids[-1:]
+        check(lib.hotset_binding_set_output(self._binding, self._logits_name, ffi.NULL))
+        self._feed(ids)
+        self.logits = self._prompt_logits
+        check(lib.hotset_binding_output(self._binding, self._logits_name, self.logits))
+        self._is_prompt = True
+
+    def _feed(self, ids):
+        n = len(ids)
         prompt, self._prompt_kept = _view(np.array(ids, self._token_dtype).reshape(1, n), self._ids_name)
         self._set(text(self._ids_name), prompt)
         if self._position is not None:
             shape = (*self._position.shape[:-1], n)
-            positions = np.ascontiguousarray(np.broadcast_to(np.arange(n, dtype=self._position.dtype), shape))
+            positions = np.arange(self.length, self.length + n, dtype=self._position.dtype)
+            positions = np.ascontiguousarray(np.broadcast_to(positions, shape))
             view, self._positions_kept = _view(positions, self._positions_name)
             self._set(text(self._positions_name), view)
-        check(lib.hotset_binding_set_output(self._binding, self._logits_name, ffi.NULL))
         self._run(n)
-        self.logits = self._prompt_logits
-        check(lib.hotset_binding_output(self._binding, self._logits_name, self.logits))
-        self._is_prompt = True
 
     def step(self, token):
         """Appends one token."""

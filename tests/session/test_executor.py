@@ -317,3 +317,16 @@ def test_an_unrelated_change_of_shape_infers_only_its_readers():
         assert y[0] == 50 and total == t
     stats = s.stats()
     assert stats["runs"] == 4 and stats["shape_inferences"] <= 52 + 3 * 2 and stats["memory_layouts"] <= 4
+
+
+def test_nodes_that_no_requested_output_needs_are_not_run():
+    nodes = [node("Neg", ["x"], ["y"]), node("Exp", ["y"], ["z"]), node("Add", ["z", "z"], ["w"])]
+    s = session(nodes, [("x", F32, ["n"])], [("y", F32, None), ("z", F32, None), ("w", F32, None)])
+    x = np.float32([0, 1])
+    for wanted, executed in (["y"], 1), (["w"], 3), (["z"], 2), (["y", "w"], 3):
+        before = s.stats()["nodes_executed"]
+        results = dict(zip(wanted, s.run(wanted, {"x": x}), strict=True))
+        assert s.stats()["nodes_executed"] - before == executed
+        expected = {"y": -x, "z": np.exp(-x), "w": 2 * np.exp(-x)}
+        for name, value in results.items():
+            np.testing.assert_allclose(value, expected[name], rtol=1e-6)
