@@ -7,8 +7,8 @@
 #include <cstring>
 
 #include "cpu_avx/convert.h"
+#include "cpu_avx/sm80_rows.h"
 #include "experts/weight_staging.h"
-#include "formats/sm80.h"
 
 namespace hotset::experts {
 namespace {
@@ -174,7 +174,7 @@ void WeightMatrix::multiply_range(const MatrixBytes& bytes, const void* prepared
     w.scale_type = static_cast<int>(form_.dtype);
     w.scales = bytes.scales + n0 * blocks * static_cast<int64_t>(dtype_bytes(form_.dtype));
     if (form_.storage == Storage::sm80) {
-      formats::sm80_to_raw(bytes.weights, form_.bits, form_.n, form_.k, n0, n1, weights, w.row_bytes);
+      cpu::sm80_rows(bytes.weights, form_.bits, form_.n, form_.k, n0, n1, weights, w.row_bytes);
     } else if (form_.bits == 3) {
       for (int64_t i = 0; i < n; ++i) widen_3_to_4(bytes.weights + (n0 + i) * form_.row_bytes, form_.k, weights + i * w.row_bytes);
     }

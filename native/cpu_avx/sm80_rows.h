@@ -1,0 +1,11 @@
+// SPDX-License-Identifier: Apache-2.0
+// Raw rows out of the SM80 prepacked layout (formats/sm80.h), with vector instructions where they help.
+#pragma once
+#include <stdint.h>
+
+namespace hotset::cpu {
+
+// As formats::sm80_to_raw, with the same result.
+void sm80_rows(const uint8_t* packed, int bits, int64_t n, int64_t k, int64_t n0, int64_t n1, uint8_t* raw, int64_t row_bytes);
+
+}  // namespace hotset::cpu
