@@ -33,8 +33,7 @@ Result<int> ExternalData::open(std::string_view location) {
 Result<int> ExternalData::open_new(std::string_view location) {
   const std::string shown = quote(location);
   HOTSET_FAIL_IF(!valid_text(location), invalid_model, "the data file's name %s is not UTF-8", shown.c_str());
-  HOTSET_FAIL_IF(folder_.empty(), invalid_argument, "the data lies in file %s, and a model given as bytes has no folder",
-                 shown.c_str());
+  HOTSET_FAIL_IF(folder_.empty(), invalid_argument, "the data lies in file %s, and a model given as bytes has no folder", shown.c_str());
   const fs::path relative = to_path(location);
   bool leaves = location.empty() || relative.is_absolute() || relative.has_root_name() || relative.has_root_directory();
   for (const fs::path& part : relative) leaves = leaves || part == "..";
@@ -50,9 +49,8 @@ Result<int> ExternalData::open_new(std::string_view location) {
       if (const fs::path model = fs::canonical(to_path(model_path_), error); !error) roots_.push_back(model.parent_path());
     }
   }
-  HOTSET_FAIL_IF(std::none_of(roots_.begin(), roots_.end(), [&](const fs::path& root) { return inside(real, root); }),
-                 invalid_model, "data file %s is a link to %s, outside the model's folder", shown.c_str(),
-                 quote(to_utf8(real)).c_str());
+  HOTSET_FAIL_IF(std::none_of(roots_.begin(), roots_.end(), [&](const fs::path& root) { return inside(real, root); }), invalid_model,
+                 "data file %s is a link to %s, outside the model's folder", shown.c_str(), quote(to_utf8(real)).c_str());
 
   const std::string real_path = to_utf8(real);
   if (const auto known = by_real_path_.find(real_path); known != by_real_path_.end()) return known->second;

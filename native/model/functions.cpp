@@ -67,10 +67,17 @@ Status OnnxReader::parse_function(Function& function) {
         function.outputs.push_back(name);
         break;
       }
-      case 7: function.nodes.push_back(r.bytes()); break;
-      case 9: HOTSET_TRY(read_opset(r.bytes(), &function.opsets)); break;
-      case 11: function.defaults.push_back(r.bytes()); break;
-      default: break;
+      case 7:
+        function.nodes.push_back(r.bytes());
+        break;
+      case 9:
+        HOTSET_TRY(read_opset(r.bytes(), &function.opsets));
+        break;
+      case 11:
+        function.defaults.push_back(r.bytes());
+        break;
+      default:
+        break;
     }
   }
   HOTSET_FAIL_IF(!r.ok(), invalid_model, "malformed function message");
@@ -88,8 +95,8 @@ Status OnnxReader::inline_call(Function& function, Node& node, const NodeFields&
   while (!node.inputs.empty() && node.inputs.back() == kNone) node.inputs.pop_back();
   HOTSET_FAIL_IF(node.inputs.size() > function.inputs.size(), invalid_model, "%zu inputs, its function has %zu", node.inputs.size(),
                  function.inputs.size());
-  HOTSET_FAIL_IF(fields.outputs.size() > function.outputs.size(), invalid_model, "%zu outputs, its function has %zu",
-                 fields.outputs.size(), function.outputs.size());
+  HOTSET_FAIL_IF(fields.outputs.size() > function.outputs.size(), invalid_model, "%zu outputs, its function has %zu", fields.outputs.size(),
+                 function.outputs.size());
 
   std::unordered_map<std::string_view, ValueId> names;
   Call call{&function, n_calls_++, std::move(node.attributes)};

@@ -46,7 +46,7 @@ struct Value {
   DType dtype = DType::undefined;  // as declared; undefined when the file does not say
   bool has_shape = false;
   std::vector<Dim> shape;
-  int constant = -1;   // index into Graph::constants
+  int constant = -1;      // index into Graph::constants
   int32_t producer = -1;  // node index; -1: a constant, an input, a capture
   bool is_input = false;  // of its graph
 };
@@ -55,8 +55,8 @@ struct Graph;
 
 // Attribute value; nothing for the kinds that no operator here has (lists of tensors or graphs, sparse tensors, types).
 struct Attribute {
-  std::variant<std::monostate, int64_t, float, std::string, std::vector<int64_t>, std::vector<float>, std::vector<std::string>,
-               Constant, std::shared_ptr<Graph>>  // shared, so that nodes can be copied: copies read the same subgraph
+  std::variant<std::monostate, int64_t, float, std::string, std::vector<int64_t>, std::vector<float>, std::vector<std::string>, Constant,
+               std::shared_ptr<Graph>>  // shared, so that nodes can be copied: copies read the same subgraph
       value;
 };
 
@@ -64,7 +64,7 @@ struct Node {
   std::string name, op_type, domain;  // domain "" is ai.onnx; a node without name is called as its first output
   int opset = 1;                      // version of its domain in force for this node
   std::vector<ValueId> inputs, outputs;
-  std::vector<ValueId> captures;      // what its subgraphs read of this graph, each value once: inputs in all but name
+  std::vector<ValueId> captures;  // what its subgraphs read of this graph, each value once: inputs in all but name
   std::map<std::string, Attribute, std::less<>> attributes;
 
   const Attribute* find(std::string_view key) const {
@@ -102,9 +102,7 @@ struct Graph {
   std::vector<Capture> captures;         // of a subgraph
   std::unordered_map<std::string, ValueId, NameHash, std::equal_to<>> ids;
 
-  const Constant* constant(ValueId id) const {
-    return id == kNone || values[id].constant < 0 ? nullptr : &constants[values[id].constant];
-  }
+  const Constant* constant(ValueId id) const { return id == kNone || values[id].constant < 0 ? nullptr : &constants[values[id].constant]; }
 };
 
 // One mapped file. Mapped read-only and shared: pages are the page cache's, never a private copy.
@@ -142,9 +140,9 @@ struct Metadata {
 struct Model {
   Graph graph;
   Metadata metadata;
-  std::vector<std::shared_ptr<MappedFile>> files;       // [0] the .onnx file if model_mapped, then external data
-  bool model_mapped = false;                            // read from a path: inline raw data lie in files[0]
-  std::vector<std::unique_ptr<uint8_t[]>> owned;        // decoded typed fields, copied model bytes
+  std::vector<std::shared_ptr<MappedFile>> files;  // [0] the .onnx file if model_mapped, then external data
+  bool model_mapped = false;                       // read from a path: inline raw data lie in files[0]
+  std::vector<std::unique_ptr<uint8_t[]>> owned;   // decoded typed fields, copied model bytes
   // External data whose bytes are not mapped (plan only): constants have a null data pointer then.
   bool weights_mapped = true;
 };

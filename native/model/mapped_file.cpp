@@ -31,8 +31,8 @@ Result<std::shared_ptr<MappedFile>> MappedFile::open(const std::string& utf8_pat
   const auto last_error = [] { return std::error_code(static_cast<int>(GetLastError()), std::system_category()); };
   HOTSET_FAIL_IF(!valid_text(utf8_path), invalid_argument, "the path %s is not UTF-8", quote(utf8_path).c_str());
   const std::filesystem::path path(std::u8string(utf8_path.begin(), utf8_path.end()));
-  const HANDLE handle = CreateFileW(path.c_str(), GENERIC_READ, FILE_SHARE_READ | FILE_SHARE_DELETE, nullptr, OPEN_EXISTING,
-                                    FILE_ATTRIBUTE_NORMAL, nullptr);
+  const HANDLE handle =
+      CreateFileW(path.c_str(), GENERIC_READ, FILE_SHARE_READ | FILE_SHARE_DELETE, nullptr, OPEN_EXISTING, FILE_ATTRIBUTE_NORMAL, nullptr);
   if (handle == INVALID_HANDLE_VALUE) return failed(utf8_path, last_error());
   const std::unique_ptr<void, decltype(&CloseHandle)> file_guard(handle, &CloseHandle);
   LARGE_INTEGER size;

@@ -45,14 +45,29 @@ Status OnnxReader::read_node_fields(Bytes message, NodeFields* out) {
   WireReader r(message);
   while (r.next()) {
     switch (r.field()) {
-      case 1: out->inputs.push_back(r.text()); break;
-      case 2: out->outputs.push_back(r.text()); break;
-      case 3: out->name = r.text(); break;
-      case 4: out->op_type = r.text(); break;
-      case 5: out->attributes.push_back(r.bytes()); break;
-      case 7: out->domain = r.text(); break;
-      case 8: out->overload = r.text(); break;
-      default: break;
+      case 1:
+        out->inputs.push_back(r.text());
+        break;
+      case 2:
+        out->outputs.push_back(r.text());
+        break;
+      case 3:
+        out->name = r.text();
+        break;
+      case 4:
+        out->op_type = r.text();
+        break;
+      case 5:
+        out->attributes.push_back(r.bytes());
+        break;
+      case 7:
+        out->domain = r.text();
+        break;
+      case 8:
+        out->overload = r.text();
+        break;
+      default:
+        break;
     }
   }
   HOTSET_FAIL_IF(!r.ok(), invalid_model, "node %s: malformed node message", quote(out->name).c_str());
@@ -86,7 +101,8 @@ Status OnnxReader::read_node(Bytes message, const Scope& scope) {
       return std::move(status).at(node.text() + ": attribute " + quote(name));
     }
     if (!present) continue;
-    HOTSET_FAIL_IF(name.empty() || !valid_text(name), invalid_model, "%s: an attribute is named %s", node.text().c_str(), quote(name).c_str());
+    HOTSET_FAIL_IF(name.empty() || !valid_text(name), invalid_model, "%s: an attribute is named %s", node.text().c_str(),
+                   quote(name).c_str());
     HOTSET_FAIL_IF(!node.attributes.emplace(name, std::move(attribute)).second, invalid_model, "%s: attribute %s twice",
                    node.text().c_str(), quote(name).c_str());
   }
@@ -114,14 +130,15 @@ Status OnnxReader::add_node(Node node, const NodeFields& fields, const Scope& sc
     return it != opsets.end();
   };
   // A function may leave out what its model imports.
-  HOTSET_FAIL_IF(!known(scope.opsets) && !known(opsets_) && fields.domain.empty(), invalid_model, "%s: the model imports no opset of ai.onnx",
-                 node.text().c_str());
+  HOTSET_FAIL_IF(!known(scope.opsets) && !known(opsets_) && fields.domain.empty(), invalid_model,
+                 "%s: the model imports no opset of ai.onnx", node.text().c_str());
   node.outputs.reserve(fields.outputs.size());
   for (const std::string_view output : fields.outputs) {
     ValueId id;
     HOTSET_TRY(define(scope, output, node, &id));
     node.outputs.push_back(id);
-    if (id != kNone) scope.building.graph.values[static_cast<size_t>(id)].producer = static_cast<int32_t>(scope.building.graph.nodes.size());
+    if (id != kNone)
+      scope.building.graph.values[static_cast<size_t>(id)].producer = static_cast<int32_t>(scope.building.graph.nodes.size());
   }
   if (scope.names) {
     scope.building.nodes.push_back({static_cast<int32_t>(scope.building.graph.nodes.size()), scope.call->function, scope.call->number, {}});
@@ -149,8 +166,8 @@ Status OnnxReader::define(const Scope& scope, std::string_view name, const Node&
 }
 
 Status OnnxReader::make_constant(const Node& node, const NodeFields& fields, const Scope& scope) {
-  HOTSET_FAIL_IF(fields.outputs.size() != 1 || node.attributes.size() != 1, invalid_model, "%zu attributes and %zu outputs, expected one of each",
-                 node.attributes.size(), fields.outputs.size());
+  HOTSET_FAIL_IF(fields.outputs.size() != 1 || node.attributes.size() != 1, invalid_model,
+                 "%zu attributes and %zu outputs, expected one of each", node.attributes.size(), fields.outputs.size());
   const auto& [name, attribute] = *node.attributes.begin();
   Constant constant;
   if (name == "value" && node.get_tensor(name)) {
@@ -188,30 +205,65 @@ Status OnnxReader::read_attribute(Bytes message, const Scope& scope, std::string
   while (r.next()) {
     if (const int64_t t = type_of_field(r.field())) guessed = t;
     switch (r.field()) {
-      case 1: *name = r.text(); break;
-      case 2: f = r.f32(); break;
-      case 3: i = r.integer(); break;
-      case 4: s = r.text(); break;
-      case 5: tensor = r.bytes(), has_tensor = true; break;
-      case 6: graph = r.bytes(), has_graph = true; break;
-      case 7: r.each_fixed<float>([&](float v) { floats.push_back(v); }); break;
-      case 8: r.each_integer([&](int64_t v) { ints.push_back(v); }); break;
-      case 9: strings.emplace_back(r.text()); break;
-      case 20: type = r.integer(); break;
-      case 21: reference = r.text(); break;
-      default: break;
+      case 1:
+        *name = r.text();
+        break;
+      case 2:
+        f = r.f32();
+        break;
+      case 3:
+        i = r.integer();
+        break;
+      case 4:
+        s = r.text();
+        break;
+      case 5:
+        tensor = r.bytes(), has_tensor = true;
+        break;
+      case 6:
+        graph = r.bytes(), has_graph = true;
+        break;
+      case 7:
+        r.each_fixed<float>([&](float v) { floats.push_back(v); });
+        break;
+      case 8:
+        r.each_integer([&](int64_t v) { ints.push_back(v); });
+        break;
+      case 9:
+        strings.emplace_back(r.text());
+        break;
+      case 20:
+        type = r.integer();
+        break;
+      case 21:
+        reference = r.text();
+        break;
+      default:
+        break;
     }
   }
   HOTSET_FAIL_IF(!r.ok(), invalid_model, "malformed attribute message");
   HOTSET_TRY(charge(scope, s.size() + 8 * (floats.size() + ints.size()) + 32 * strings.size()));
   if (!reference.empty()) return bound_attribute(reference, scope, out, present);
   switch (type == kUndefined ? guessed : type) {
-    case kFloat: out->value = f; break;
-    case kInt: out->value = i; break;
-    case kString: out->value = std::string(s); break;
-    case kFloats: out->value = std::move(floats); break;
-    case kInts: out->value = std::move(ints); break;
-    case kStrings: out->value = std::move(strings); break;
+    case kFloat:
+      out->value = f;
+      break;
+    case kInt:
+      out->value = i;
+      break;
+    case kString:
+      out->value = std::string(s);
+      break;
+    case kFloats:
+      out->value = std::move(floats);
+      break;
+    case kInts:
+      out->value = std::move(ints);
+      break;
+    case kStrings:
+      out->value = std::move(strings);
+      break;
     case kTensor: {
       HOTSET_FAIL_IF(!has_tensor, invalid_model, "no tensor in it");
       std::string_view tensor_name;
@@ -227,7 +279,8 @@ Status OnnxReader::read_attribute(Bytes message, const Scope& scope, std::string
       out->value = std::move(subgraph);
       break;
     }
-    default: break;
+    default:
+      break;
   }
   return {};
 }

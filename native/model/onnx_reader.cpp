@@ -3,106 +3,14 @@
 #include "model/onnx_reader.h"
 
 #include <algorithm>
-#include <charconv>
 #include <cinttypes>
 #include <climits>
 #include <cstring>
 
+#include "model/value_info.h"
+
 namespace hotset::model {
 namespace {
-
-Status malformed(const char* what) { return fail(Code::invalid_model, "malformed %s message", what); }
-
-// Copies a name, refusing what could not be shown or passed on.
-Status copy_text(std::string_view text, const char* what, std::string* out) {
-  HOTSET_FAIL_IF(!valid_text(text), invalid_model, "%s %s is not UTF-8 text", what, quote(text).c_str());
-  out->assign(text);
-  return {};
-}
-
-Status read_dim(Bytes message, Dim* out) {
-  WireReader r(message);
-  while (r.next()) {
-    if (r.field() == 1) {
-      out->value = r.integer();
-      if (out->value < 0) out->value = -1;
-      out->name.clear();
-    } else if (r.field() == 2) {
-      HOTSET_TRY(copy_text(r.text(), "dimension", &out->name));
-      out->value = -1;
-    }
-  }
-  if (!r.ok()) return malformed("dimension");
-  const char* const end = out->name.data() + out->name.size();
-  if (int64_t number; !out->name.empty() && out->name[0] != '-') {
-    const auto [stop, error] = std::from_chars(out->name.data(), end, number);
-    if (error == std::errc() && stop == end) {
-      out->value = number;
-      out->name.clear();
-    }
-  }
-  return {};
-}
-
-struct Declared {
-  std::string_view name;
-  const char* kind = nullptr;  // what it is when it is no tensor
-  DType dtype = DType::undefined;
-  bool has_shape = false;
-  std::vector<Dim> shape;
-};
-
-Status read_tensor_type(Bytes message, Declared* out) {
-  WireReader r(message);
-  while (r.next()) {
-    if (r.field() == 1) {
-      const int64_t type = r.integer();
-      const DType known = static_cast<DType>(type);
-      out->dtype = type > 0 && type <= INT_MAX && (dtype_bits(known) || known == DType::string) ? known : DType::undefined;
-    } else if (r.field() == 2) {
-      WireReader shape(r.bytes());
-      out->has_shape = true;
-      while (shape.next()) {
-        if (shape.field() != 1) continue;
-        out->shape.emplace_back();
-        HOTSET_TRY(read_dim(shape.bytes(), &out->shape.back()));
-      }
-      if (!shape.ok()) return malformed("shape");
-    }
-  }
-  return r.ok() ? Status() : malformed("tensor type");
-}
-
-Status read_declared(Bytes message, Declared* out) {
-  WireReader r(message);
-  while (r.next()) {
-    if (r.field() == 1) out->name = r.text();
-    if (r.field() != 2) continue;
-    WireReader type(r.bytes());
-    while (type.next()) {
-      switch (type.field()) {
-        case 1: HOTSET_TRY(read_tensor_type(type.bytes(), out)); break;
-        case 4: out->kind = "a sequence"; break;
-        case 5: out->kind = "a map"; break;
-        case 7: out->kind = "an opaque value"; break;
-        case 8: out->kind = "a sparse tensor"; break;
-        case 9: out->kind = "an optional value"; break;
-        default: break;
-      }
-    }
-    if (!type.ok()) return malformed("type");
-  }
-  return r.ok() ? Status() : malformed("value info");
-}
-
-void apply(Declared& declared, Value* value) {
-  if (value->constant >= 0) return;  // the tensor says it better
-  if (declared.dtype != DType::undefined) value->dtype = declared.dtype;
-  if (declared.has_shape) {
-    value->has_shape = true;
-    value->shape = std::move(declared.shape);
-  }
-}
 
 Status read_property(Bytes message, std::vector<std::pair<std::string, std::string>>* out) {
   WireReader r(message);
@@ -123,21 +31,40 @@ Status OnnxReader::read() {
   WireReader r(bytes_);
   while (r.next()) {
     switch (r.field()) {
-      case 1: meta.ir_version = r.integer(); break;
-      case 2: HOTSET_TRY(copy_text(r.text(), "producer name", &meta.producer_name)); break;
-      case 3: HOTSET_TRY(copy_text(r.text(), "producer version", &meta.producer_version)); break;
-      case 4: HOTSET_TRY(copy_text(r.text(), "model domain", &meta.domain)); break;
-      case 5: meta.model_version = r.integer(); break;
-      case 6: HOTSET_TRY(copy_text(r.text(), "doc string", &meta.doc_string)); break;
+      case 1:
+        meta.ir_version = r.integer();
+        break;
+      case 2:
+        HOTSET_TRY(copy_text(r.text(), "producer name", &meta.producer_name));
+        break;
+      case 3:
+        HOTSET_TRY(copy_text(r.text(), "producer version", &meta.producer_version));
+        break;
+      case 4:
+        HOTSET_TRY(copy_text(r.text(), "model domain", &meta.domain));
+        break;
+      case 5:
+        meta.model_version = r.integer();
+        break;
+      case 6:
+        HOTSET_TRY(copy_text(r.text(), "doc string", &meta.doc_string));
+        break;
       case 7:
         HOTSET_FAIL_IF(has_graph, invalid_model, "not an ONNX model: two graphs");
         graph = r.bytes();
         has_graph = true;
         break;
-      case 8: HOTSET_TRY(read_opset(r.bytes(), &opsets_)); break;
-      case 14: HOTSET_TRY(read_property(r.bytes(), &meta.properties)); break;
-      case 25: function_messages_.push_back(r.bytes()); break;
-      default: break;
+      case 8:
+        HOTSET_TRY(read_opset(r.bytes(), &opsets_));
+        break;
+      case 14:
+        HOTSET_TRY(read_property(r.bytes(), &meta.properties));
+        break;
+      case 25:
+        function_messages_.push_back(r.bytes());
+        break;
+      default:
+        break;
     }
   }
   HOTSET_FAIL_IF(!r.ok(), invalid_model, "not an ONNX model: malformed at byte %zu", static_cast<size_t>(r.position() - bytes_.data()));
@@ -164,7 +91,8 @@ Status OnnxReader::read_opset(Bytes message, Opsets* out) {
   if (domain == "ai.onnx") domain = "";
   const std::string shown(domain.empty() ? "ai.onnx" : domain);
   HOTSET_FAIL_IF(version < 1 || version > INT_MAX, invalid_model, "opset %" PRId64 " of domain %s", version, quote(shown).c_str());
-  HOTSET_FAIL_IF(domain.empty() && version > kMaxOpset, unsupported, "opset %" PRId64 " of ai.onnx, supported: up to %d", version, kMaxOpset);
+  HOTSET_FAIL_IF(domain.empty() && version > kMaxOpset, unsupported, "opset %" PRId64 " of ai.onnx, supported: up to %d", version,
+                 kMaxOpset);
   const auto [it, added] = out->emplace(domain, version);
   HOTSET_FAIL_IF(!added && it->second != version, invalid_model, "opsets %" PRId64 " and %" PRId64 " of domain %s are both imported",
                  it->second, version, quote(shown).c_str());
@@ -179,17 +107,31 @@ Status OnnxReader::read_graph(Bytes message, const Scope& scope) {
   WireReader r(message);
   while (r.next()) {
     switch (r.field()) {
-      case 1: nodes.push_back(r.bytes()); break;
-      case 2: HOTSET_TRY(copy_text(r.text(), "graph name", &graph.name)); break;
-      case 5: initializers.push_back(r.bytes()); break;
+      case 1:
+        nodes.push_back(r.bytes());
+        break;
+      case 2:
+        HOTSET_TRY(copy_text(r.text(), "graph name", &graph.name));
+        break;
+      case 5:
+        initializers.push_back(r.bytes());
+        break;
       case 10:
         if (is_main) HOTSET_TRY(copy_text(r.text(), "doc string", &model_.metadata.graph_doc_string));
         break;
-      case 11: inputs.push_back(r.bytes()); break;
-      case 12: outputs.push_back(r.bytes()); break;
-      case 13: value_infos.push_back(r.bytes()); break;
-      case 15: return fail(Code::unsupported, "sparse initializers are not supported");
-      default: break;
+      case 11:
+        inputs.push_back(r.bytes());
+        break;
+      case 12:
+        outputs.push_back(r.bytes());
+        break;
+      case 13:
+        value_infos.push_back(r.bytes());
+        break;
+      case 15:
+        return fail(Code::unsupported, "sparse initializers are not supported");
+      default:
+        break;
     }
   }
   if (!r.ok()) return malformed("graph");
@@ -247,7 +189,7 @@ Status OnnxReader::read_input(Bytes message, const Scope& scope) {
   HOTSET_FAIL_IF(value.is_input, invalid_model, "two graph inputs are named %s", quote(declared.name).c_str());
   HOTSET_FAIL_IF(declared.kind, unsupported, "input %s is %s; only tensors are supported", quote(declared.name).c_str(), declared.kind);
   value.is_input = true;
-  apply(declared, &value);
+  declare(declared, &value);
   graph.inputs.push_back(id);
   return {};
 }
@@ -260,7 +202,7 @@ Status OnnxReader::read_output(Bytes message, const Scope& scope) {
   HOTSET_FAIL_IF(!valid_text(declared.name), invalid_model, "output name %s is not UTF-8 text", quote(declared.name).c_str());
   const ValueId id = refer(scope, declared.name);
   HOTSET_FAIL_IF(id == kNone, invalid_model, "graph output %s is an input left out by the caller", quote(declared.name).c_str());
-  apply(declared, &graph.values[static_cast<size_t>(id)]);
+  declare(declared, &graph.values[static_cast<size_t>(id)]);
   graph.outputs.push_back(id);
   return {};
 }
@@ -270,7 +212,8 @@ Status OnnxReader::read_value_info(Bytes message, const Scope& scope) {
   Declared declared;
   HOTSET_TRY(read_declared(message, &declared));
   Graph& graph = scope.building.graph;
-  if (const auto it = graph.ids.find(declared.name); it != graph.ids.end()) apply(declared, &graph.values[static_cast<size_t>(it->second)]);
+  if (const auto it = graph.ids.find(declared.name); it != graph.ids.end())
+    declare(declared, &graph.values[static_cast<size_t>(it->second)]);
   return {};
 }
 

@@ -15,12 +15,21 @@ enum TypedField : uint32_t { kFloats = 4, kInt32s = 5, kStrings = 6, kInt64s = 7
 
 TypedField typed_field(DType type) {
   switch (type) {
-    case DType::f32: case DType::complex64: return kFloats;
-    case DType::i64: return kInt64s;
-    case DType::f64: case DType::complex128: return kDoubles;
-    case DType::u32: case DType::u64: return kUint64s;
-    case DType::string: return kStrings;
-    default: return kInt32s;
+    case DType::f32:
+    case DType::complex64:
+      return kFloats;
+    case DType::i64:
+      return kInt64s;
+    case DType::f64:
+    case DType::complex128:
+      return kDoubles;
+    case DType::u32:
+    case DType::u64:
+      return kUint64s;
+    case DType::string:
+      return kStrings;
+    default:
+      return kInt32s;
   }
 }
 
@@ -67,14 +76,32 @@ Status TensorReader::read_fields(Bytes message, Fields* out) {
   WireReader r(message);
   while (r.next()) {
     switch (r.field()) {
-      case 1: r.each_integer([&](int64_t d) { out->dims.push_back(d); }); break;
-      case 2: out->data_type = r.integer(); break;
-      case 3: out->segmented = true; break;
-      case kFloats: r.each_fixed<float>([&](float) { ++out->n_typed[kFloats]; }); break;
-      case kInt32s: case kInt64s: case kUint64s: r.each_integer([&](int64_t) { ++out->n_typed[r.field()]; }); break;
-      case kDoubles: r.each_fixed<double>([&](double) { ++out->n_typed[kDoubles]; }); break;
-      case kStrings: ++out->n_typed[kStrings]; break;
-      case 8: out->name = r.text(); break;
+      case 1:
+        r.each_integer([&](int64_t d) { out->dims.push_back(d); });
+        break;
+      case 2:
+        out->data_type = r.integer();
+        break;
+      case 3:
+        out->segmented = true;
+        break;
+      case kFloats:
+        r.each_fixed<float>([&](float) { ++out->n_typed[kFloats]; });
+        break;
+      case kInt32s:
+      case kInt64s:
+      case kUint64s:
+        r.each_integer([&](int64_t) { ++out->n_typed[r.field()]; });
+        break;
+      case kDoubles:
+        r.each_fixed<double>([&](double) { ++out->n_typed[kDoubles]; });
+        break;
+      case kStrings:
+        ++out->n_typed[kStrings];
+        break;
+      case 8:
+        out->name = r.text();
+        break;
       case 9:
         out->raw = r.bytes();
         out->has_raw = true;
@@ -92,8 +119,11 @@ Status TensorReader::read_fields(Bytes message, Fields* out) {
         if (key == "length") out->length = value;
         break;
       }
-      case 14: out->external = r.integer() == 1; break;
-      default: break;
+      case 14:
+        out->external = r.integer() == 1;
+        break;
+      default:
+        break;
     }
   }
   HOTSET_FAIL_IF(!r.ok(), invalid_model, "malformed tensor message");
@@ -148,11 +178,12 @@ Status TensorReader::decode(Bytes message, const Fields& fields, size_t bytes, C
   const TypedField wanted = typed_field(type);
   const size_t step = entry_bytes(type);
   for (uint32_t field = 0; field < std::size(fields.n_typed); ++field) {
-    HOTSET_FAIL_IF(field != wanted && fields.n_typed[field], invalid_model, "%s%s stores its elements in field %u of TensorProto, expected %u",
-                   dtype_name(type), dims_text(fields.dims).c_str(), field, static_cast<uint32_t>(wanted));
+    HOTSET_FAIL_IF(field != wanted && fields.n_typed[field], invalid_model,
+                   "%s%s stores its elements in field %u of TensorProto, expected %u", dtype_name(type), dims_text(fields.dims).c_str(),
+                   field, static_cast<uint32_t>(wanted));
   }
-  HOTSET_FAIL_IF(fields.n_typed[wanted] != bytes / step, invalid_model, "%s%s needs %zu entries, the file holds %" PRIu64,
-                 dtype_name(type), dims_text(fields.dims).c_str(), bytes / step, fields.n_typed[wanted]);
+  HOTSET_FAIL_IF(fields.n_typed[wanted] != bytes / step, invalid_model, "%s%s needs %zu entries, the file holds %" PRIu64, dtype_name(type),
+                 dims_text(fields.dims).c_str(), bytes / step, fields.n_typed[wanted]);
   uint8_t* to = own(bytes);
   out->tensor.data = to;
   WireReader r(message);

@@ -28,9 +28,12 @@ class WireReader {
     field_ = static_cast<uint32_t>(tag >> 3);
     type_ = static_cast<uint32_t>(tag & 7);
     switch (type_) {
-      case kVarint: return varint(&number_) || stop();
-      case kFixed64: return fixed(8);
-      case kFixed32: return fixed(4);
+      case kVarint:
+        return varint(&number_) || stop();
+      case kFixed64:
+        return fixed(8);
+      case kFixed32:
+        return fixed(4);
       case kBytes: {
         uint64_t n;
         if (!varint(&n) || n > static_cast<uint64_t>(end_ - at_)) return stop();
@@ -38,7 +41,8 @@ class WireReader {
         at_ += n;
         return true;
       }
-      default: return stop();  // groups (3, 4) were never part of ONNX
+      default:
+        return stop();  // groups (3, 4) were never part of ONNX
     }
   }
 

@@ -22,7 +22,7 @@ using namespace hotset::model;
 
 namespace {
 
-// What later rooms rely on; touches every constant, so that a place outside its file shows.
+// What later rooms rely on; touches both ends of every constant, so that a place outside its file shows.
 uint64_t check_graph(const Graph& graph, int depth) {
   uint64_t sum = 0;
   const auto valid = [&](ValueId id) { return id >= kNone && id < static_cast<ValueId>(graph.values.size()); };
@@ -56,8 +56,7 @@ uint64_t check_graph(const Graph& graph, int depth) {
   for (const ValueId id : graph.outputs) CHECK(id != kNone && valid(id) && made[static_cast<size_t>(id)]);
   for (const Constant& c : graph.constants) {
     const size_t n = c.tensor.data ? c.tensor.bytes() : 0;
-    for (size_t i = 0; i < n; i += 4096) sum += c.tensor.as<uint8_t>()[i];
-    if (n) sum += c.tensor.as<uint8_t>()[n - 1];
+    if (n) sum += c.tensor.as<uint8_t>()[0] + c.tensor.as<uint8_t>()[n - 1];
   }
   return sum;
 }
@@ -98,13 +97,27 @@ void mutate(std::string& bytes, const std::string& other, Random& random) {
   for (size_t count = 1 + below(random, 4); count && !bytes.empty(); --count) {
     const size_t at = below(random, bytes.size()), n = 1 + below(random, std::min<size_t>(64, bytes.size() - at));
     switch (below(random, 8)) {
-      case 0: bytes[at] = static_cast<char>(random()); break;
-      case 1: bytes[at] ^= static_cast<char>(1u << below(random, 8)); break;
-      case 2: bytes[at] = interesting[below(random, sizeof interesting)]; break;
-      case 3: bytes[at] = static_cast<char>(bytes[at] + static_cast<char>(below(random, 9)) - 4); break;
-      case 4: bytes.erase(at, n); break;
-      case 5: bytes.insert(at, bytes.substr(below(random, bytes.size()), n)); break;
-      case 6: bytes.replace(at, n, other.substr(below(random, other.size()), n)); break;
+      case 0:
+        bytes[at] = static_cast<char>(random());
+        break;
+      case 1:
+        bytes[at] ^= static_cast<char>(1u << below(random, 8));
+        break;
+      case 2:
+        bytes[at] = interesting[below(random, sizeof interesting)];
+        break;
+      case 3:
+        bytes[at] = static_cast<char>(bytes[at] + static_cast<char>(below(random, 9)) - 4);
+        break;
+      case 4:
+        bytes.erase(at, n);
+        break;
+      case 5:
+        bytes.insert(at, bytes.substr(below(random, bytes.size()), n));
+        break;
+      case 6:
+        bytes.replace(at, n, other.substr(below(random, other.size()), n));
+        break;
       default: {  // the same bytes elsewhere: names are confused, lengths stay right
         const std::string piece = bytes.substr(below(random, bytes.size() - n + 1), n);
         bytes.replace(at, n, piece);
@@ -117,10 +130,10 @@ void mutate(std::string& bytes, const std::string& other, Random& random) {
 std::string seed_model() {
   using namespace proto;
   const Message branch = graph({{}, {"b"}, {node("Sum", {"p", "t", "w"}, {"b"})}, {floats("w", {1, 2})}});
-  const Message body = function("Func", {"p", "q"}, {"r", "p"},
-                                {with(node("Abs", {"p", "q"}, {"t"}), {reference("k", "k", 2)}),
-                                 with(node("If", {"p"}, {"r"}), {attribute("then_branch", branch)})},
-                                {attribute("k", 1)});
+  const Message body = function(
+      "Func", {"p", "q"}, {"r", "p"},
+      {with(node("Abs", {"p", "q"}, {"t"}), {reference("k", "k", 2)}), with(node("If", {"p"}, {"r"}), {attribute("then_branch", branch)})},
+      {attribute("k", 1)});
   return model(graph({{"x"},
                       {"y"},
                       {node("Func", {"x"}, {"h", "g"}, "local"), with(node("Constant", {}, {"c"}), {attribute("value_int", 1)}),

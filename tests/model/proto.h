@@ -54,7 +54,8 @@ struct Message {
 
 using Names = std::vector<std::string>;
 
-inline Message node(std::string_view op, const Names& inputs, const Names& outputs, std::string_view domain = "", std::string_view name = "") {
+inline Message node(std::string_view op, const Names& inputs, const Names& outputs, std::string_view domain = "",
+                    std::string_view name = "") {
   Message m;
   for (const auto& i : inputs) m.add(1, i);
   for (const auto& o : outputs) m.add(2, o);
@@ -63,7 +64,9 @@ inline Message node(std::string_view op, const Names& inputs, const Names& outpu
 }
 inline Message attribute(std::string_view name, int64_t v) { return Message().add(1, name).number(3, v).number(20, 2); }
 inline Message attribute(std::string_view name, const Message& graph) { return Message().add(1, name).add(6, graph).number(20, 5); }
-inline Message tensor_attribute(std::string_view name, const Message& tensor) { return Message().add(1, name).add(5, tensor).number(20, 4); }
+inline Message tensor_attribute(std::string_view name, const Message& tensor) {
+  return Message().add(1, name).add(5, tensor).number(20, 4);
+}
 inline Message reference(std::string_view name, std::string_view of, int type) {
   return Message().add(1, name).number(20, type).add(21, of);
 }
@@ -135,12 +138,12 @@ inline std::unique_ptr<hotset::model::Model> read(const Message& m, const hotset
   return std::move(result.value());
 }
 
-inline void expect_failure(hotset::Result<std::unique_ptr<hotset::model::Model>> result, hotset::Code code, std::string_view text, const char* file,
-                           int line) {
+inline void expect_failure(hotset::Result<std::unique_ptr<hotset::model::Model>> result, hotset::Code code, std::string_view text,
+                           const char* file, int line) {
   const hotset::Status status = result.ok() ? hotset::Status() : result.take_status();
   if (status.code() == code && status.text().find(text) != std::string::npos && status.text().find('\n') == std::string::npos) return;
-  std::printf("%s:%d: expected %d with '%.*s', got %d: %s\n", file, line, static_cast<int>(code), static_cast<int>(text.size()), text.data(),
-              static_cast<int>(status.code()), status.text().c_str());
+  std::printf("%s:%d: expected %d with '%.*s', got %d: %s\n", file, line, static_cast<int>(code), static_cast<int>(text.size()),
+              text.data(), static_cast<int>(status.code()), status.text().c_str());
   std::exit(1);
 }
 #define EXPECT_FAILURE(result, code, text) ::proto::expect_failure(result, hotset::Code::code, text, __FILE__, __LINE__)

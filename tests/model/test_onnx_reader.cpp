@@ -27,11 +27,11 @@ void test_wire() {
   }
   EXPECT_FAILURE(try_read({}), invalid_model, "not an ONNX model: no graph in it");
   EXPECT_FAILURE(try_read({"not an onnx file"}), invalid_model, "not an ONNX model: malformed at byte");
-  EXPECT_FAILURE(try_read(Message().tag(1, 3)), invalid_model, "malformed");                             // a group
-  EXPECT_FAILURE(try_read(Message().tag(1, 7)), invalid_model, "malformed");                             // no such type
-  EXPECT_FAILURE(try_read(Message().tag(0, 0).varint(1)), invalid_model, "malformed");                   // no field 0
-  EXPECT_FAILURE(try_read(Message().add(1, "text")), invalid_model, "malformed");                        // ir_version as text
-  EXPECT_FAILURE(try_read(Message().tag(7, 2).varint(~0ull)), invalid_model, "malformed");               // longer than the file
+  EXPECT_FAILURE(try_read(Message().tag(1, 3)), invalid_model, "malformed");                                     // a group
+  EXPECT_FAILURE(try_read(Message().tag(1, 7)), invalid_model, "malformed");                                     // no such type
+  EXPECT_FAILURE(try_read(Message().tag(0, 0).varint(1)), invalid_model, "malformed");                           // no field 0
+  EXPECT_FAILURE(try_read(Message().add(1, "text")), invalid_model, "malformed");                                // ir_version as text
+  EXPECT_FAILURE(try_read(Message().tag(7, 2).varint(~0ull)), invalid_model, "malformed");                       // longer than the file
   EXPECT_FAILURE(try_read(Message{std::string("\x08") + std::string(10, '\xff')}), invalid_model, "malformed");  // endless varint
   EXPECT_FAILURE(try_read(Message(good).add(7, graph({}))), invalid_model, "two graphs");
   EXPECT_FAILURE(try_read(one_node(Message().add(2, "y"))), invalid_model, "node 'y' has no operator type");
@@ -57,14 +57,16 @@ void test_values() {
                  "node 'y' (Exp) makes 'y', which node 'y' (Relu) makes already");
   EXPECT_FAILURE(try_read(one_node(node("Split", {"x"}, {"y", "y"}))), invalid_model, "makes 'y', which itself makes already");
   EXPECT_FAILURE(try_read(one_node(node("Relu", {"x"}, {"x"}))), invalid_model, "makes 'x', which is a graph input already");
-  EXPECT_FAILURE(try_read(model(graph({{"x"}, {"y"}, {relu}, {floats("y", {1})}}))), invalid_model, "makes 'y', which is a constant already");
+  EXPECT_FAILURE(try_read(model(graph({{"x"}, {"y"}, {relu}, {floats("y", {1})}}))), invalid_model,
+                 "makes 'y', which is a constant already");
   EXPECT_FAILURE(try_read(model(graph({{"x", "x"}, {"y"}, {relu}}))), invalid_model, "two graph inputs are named 'x'");
   EXPECT_FAILURE(try_read(model(graph({{"x"}, {"y", "y"}, {relu}}))), invalid_model, "two graph outputs are named 'y'");
   EXPECT_FAILURE(try_read(model(graph({{"x"}, {"y"}, {relu}, {floats("w", {1}), floats("w", {1})}}))), invalid_model,
                  "two initializers are named 'w'");
   EXPECT_FAILURE(try_read(model(graph({{"x"}, {"y"}, {relu}, {floats("", {1})}}))), invalid_model, "an initializer has no name");
   EXPECT_FAILURE(try_read(model(graph({{}, {"y"}, {node("Sum", {"a", "b", "a"}, {"t"}, "", "first"), node("Add", {"t", "c"}, {"y"})}}))),
-                 invalid_model, "nothing makes: 'a' (read by node 'first' (Sum)), 'b' (read by node 'first' (Sum)), 'c' (read by node 'y' (Add))");
+                 invalid_model,
+                 "nothing makes: 'a' (read by node 'first' (Sum)), 'b' (read by node 'first' (Sum)), 'c' (read by node 'y' (Add))");
 
   // Inputs with an initializer are constants; absent inputs are kNone; names made of digits are sizes.
   Message g = graph({{"w"}, {"y"}, {node("Clip", {"x", "", "w", ""}, {"y", ""})}, {floats("w", {3})}});
@@ -80,7 +82,8 @@ void test_values() {
   const Node& clip = m->graph.nodes[0];
   CHECK(clip.inputs.size() == 4 && clip.inputs[1] == kNone && clip.inputs[3] == kNone && clip.outputs[1] == kNone);
   const Constant* w = m->graph.constant(clip.inputs[2]);
-  CHECK(w && w->tensor.shape.rank == 1 && w->tensor.as<uint8_t>()[3] == 0x40 && m->graph.values[static_cast<size_t>(clip.inputs[2])].dtype == DType::f32);
+  CHECK(w && w->tensor.shape.rank == 1 && w->tensor.as<uint8_t>()[3] == 0x40 &&
+        m->graph.values[static_cast<size_t>(clip.inputs[2])].dtype == DType::f32);
 
   Message sequence = graph({{"x"}, {"y"}, {relu}});
   sequence.add(11, Message().add(1, "s").add(2, Message().add(4, Message())));
@@ -90,25 +93,31 @@ void test_values() {
 
 void test_order() {
   const auto unary = [](const char* op, const char* in, const char* out) { return node(op, {in}, {out}); };
-  const auto m = read(model(graph({{"x"}, {"y"}, {unary("D", "c", "y"), unary("A", "x", "a"), unary("C", "b", "c"), unary("Z", "x", "z"), unary("B", "a", "b")}})));
+  const auto m = read(model(graph(
+      {{"x"}, {"y"}, {unary("D", "c", "y"), unary("A", "x", "a"), unary("C", "b", "c"), unary("Z", "x", "z"), unary("B", "a", "b")}})));
   CHECK(ops(m->graph) == "A Z B C D");
   for (size_t i = 0; i < m->graph.nodes.size(); ++i) {
     CHECK(m->graph.values[static_cast<size_t>(m->graph.nodes[i].outputs[0])].producer == static_cast<int>(i));
   }
-  EXPECT_FAILURE(try_read(model(graph({{"x"}, {"y"}, {node("A", {"x", "c"}, {"a"}), unary("B", "a", "b"), unary("C", "b", "c"), unary("D", "c", "y")}}))),
+  EXPECT_FAILURE(try_read(model(graph(
+                     {{"x"}, {"y"}, {node("A", {"x", "c"}, {"a"}), unary("B", "a", "b"), unary("C", "b", "c"), unary("D", "c", "y")}}))),
                  invalid_model, "a cycle: node 'a' (A) reads from node 'c' (C) reads from node 'b' (B) reads from node 'a' (A)");
-  EXPECT_FAILURE(try_read(model(graph({{"x"}, {"y"}, {node("A", {"y"}, {"y"})}}))), invalid_model, "a cycle: node 'y' (A) reads from node 'y' (A)");
+  EXPECT_FAILURE(try_read(model(graph({{"x"}, {"y"}, {node("A", {"y"}, {"y"})}}))), invalid_model,
+                 "a cycle: node 'y' (A) reads from node 'y' (A)");
   // A subgraph's reading counts.
   const Message branch = graph({{}, {"r"}, {unary("Exp", "late", "r")}});
-  const auto captured = read(model(graph({{"x"}, {"y"}, {with(node("If", {"x"}, {"y"}), {attribute("then_branch", branch)}), unary("A", "x", "late")}})));
+  const auto captured =
+      read(model(graph({{"x"}, {"y"}, {with(node("If", {"x"}, {"y"}), {attribute("then_branch", branch)}), unary("A", "x", "late")}})));
   CHECK(ops(captured->graph) == "A If");
   const Message own = graph({{}, {"r"}, {unary("Exp", "y", "r")}});
-  EXPECT_FAILURE(try_read(one_node(with(node("If", {"x"}, {"y"}), {attribute("then_branch", own)}))), invalid_model, "a cycle: node 'y' (If)");
+  EXPECT_FAILURE(try_read(one_node(with(node("If", {"x"}, {"y"}), {attribute("then_branch", own)}))), invalid_model,
+                 "a cycle: node 'y' (If)");
 }
 
 void test_subgraphs() {
   const Message inner = graph({{}, {"deep"}, {node("Sum", {"x", "w", "mid", "own"}, {"deep"})}});
-  const Message middle = graph({{"own"}, {"m"}, {node("Abs", {"own"}, {"mid"}), with(node("If", {"own"}, {"m"}), {attribute("then_branch", inner)})}});
+  const Message middle =
+      graph({{"own"}, {"m"}, {node("Abs", {"own"}, {"mid"}), with(node("If", {"own"}, {"m"}), {attribute("then_branch", inner)})}});
   const auto m = read(model(graph({{"x"}, {"y"}, {with(node("Loop", {"x"}, {"y"}), {attribute("body", middle)})}, {floats("w", {7})}})));
   const Node& loop = m->graph.nodes[0];
   const Graph& body = *loop.get_graph("body");
@@ -153,17 +162,20 @@ void test_attributes() {
                  "node 'y' (Op): attribute 'a' twice");
   EXPECT_FAILURE(try_read(one_node(with(node("Op", {"x"}, {"y"}), {reference("a", "b", 2)}))), invalid_model,
                  "node 'y' (Op): attribute 'a': refers to attribute 'b' of a function, outside of one");
-  EXPECT_FAILURE(try_read(one_node(with(node("Op", {"x"}, {"y"}), {Message().add(1, "t").number(20, 4)}))), invalid_model, "no tensor in it");
+  EXPECT_FAILURE(try_read(one_node(with(node("Op", {"x"}, {"y"}), {Message().add(1, "t").number(20, 4)}))), invalid_model,
+                 "no tensor in it");
 }
 
 void test_constants() {
   const auto constant = [](std::string_view out, const Message& a) { return with(node("Constant", {}, {std::string(out)}), {a}); };
   const Message packed = Message().add(1, "value_floats").add(7, Message().raw(1.5f).raw(2.5f)).number(20, 6);
-  const auto m = read(model(graph({{"x"}, {"y"},
-                                   {constant("i", attribute("value_int", 7)), constant("is", Message().add(1, "value_ints").number(8, 4).number(20, 7)),
-                                    constant("f", Message().add(1, "value_float").fixed(2, 0.25f).number(20, 1)), constant("fs", packed),
-                                    constant("t", tensor_attribute("value", floats("", {8, 9}))), constant("s", Message().add(1, "value_string").add(4, "q").number(20, 3)),
-                                    node("Op", {"i", "is", "f", "fs", "t", "x"}, {"y"})}})));
+  const auto m = read(model(graph(
+      {{"x"},
+       {"y"},
+       {constant("i", attribute("value_int", 7)), constant("is", Message().add(1, "value_ints").number(8, 4).number(20, 7)),
+        constant("f", Message().add(1, "value_float").fixed(2, 0.25f).number(20, 1)), constant("fs", packed),
+        constant("t", tensor_attribute("value", floats("", {8, 9}))),
+        constant("s", Message().add(1, "value_string").add(4, "q").number(20, 3)), node("Op", {"i", "is", "f", "fs", "t", "x"}, {"y"})}})));
   CHECK(ops(m->graph) == "Op" && m->graph.nodes[0].outputs.size() == 1);
   const auto at = [&](int i) { return m->graph.constant(m->graph.nodes[0].inputs[static_cast<size_t>(i)])->tensor; };
   CHECK(at(0).dtype == DType::i64 && at(0).shape.rank == 0 && *at(0).as<int64_t>() == 7);
@@ -173,12 +185,16 @@ void test_constants() {
   EXPECT_FAILURE(try_read(one_node(constant("y", Message().add(1, "sparse_value").number(20, 11)))), unsupported,
                  "node 'y' (Constant): attribute 'sparse_value', supported: value");
   EXPECT_FAILURE(try_read(one_node(node("Constant", {}, {"y"}))), invalid_model, "0 attributes and 1 outputs");
-  EXPECT_FAILURE(try_read(model(graph({{"x"}, {"y"}, {constant("s", Message().add(1, "value_string").add(4, "q").number(20, 3)), node("Op", {"s"}, {"y"})}}))),
-                 unsupported, "tensor 's', read by node 'y' (Op), has string elements");
+  EXPECT_FAILURE(
+      try_read(model(
+          graph({{"x"}, {"y"}, {constant("s", Message().add(1, "value_string").add(4, "q").number(20, 3)), node("Op", {"s"}, {"y"})}}))),
+      unsupported, "tensor 's', read by node 'y' (Op), has string elements");
   const Message strings = tensor("s", 8, {2}).add(6, "a").add(6, "b");
   read(model(graph({{"x"}, {"y"}, {node("Relu", {"x"}, {"y"})}, {strings}})));
-  EXPECT_FAILURE(try_read(model(graph({{"x"}, {"s"}, {node("Relu", {"x"}, {"y"})}, {strings}}))), unsupported, "tensor 's', read by the caller");
-  EXPECT_FAILURE(try_read(model(graph({{"x"}, {"y"}, {node("Relu", {"s"}, {"y"})}, {strings}}))), unsupported, "tensor 's', read by node 'y' (Relu)");
+  EXPECT_FAILURE(try_read(model(graph({{"x"}, {"s"}, {node("Relu", {"x"}, {"y"})}, {strings}}))), unsupported,
+                 "tensor 's', read by the caller");
+  EXPECT_FAILURE(try_read(model(graph({{"x"}, {"y"}, {node("Relu", {"s"}, {"y"})}, {strings}}))), unsupported,
+                 "tensor 's', read by node 'y' (Relu)");
 }
 
 }  // namespace

@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 onnx = pytest.importorskip("onnx")
+from google.protobuf.message import DecodeError  # noqa: E402
 from onnx import TensorProto, helper, numpy_helper  # noqa: E402
 
 OPSETS = [helper.make_opsetid("", 21), helper.make_opsetid("com.microsoft", 1), helper.make_opsetid("local", 1)]
@@ -21,7 +22,7 @@ TYPES = [t for t in TensorProto.DataType.values() if 0 < t <= TensorProto.FLOAT8
 def dump(native_build):
     def run(path, *arguments):
         command = [native_build / "tests" / "model-test_reader_dump", *arguments, path]
-        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        done = subprocess.run(command, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
         return json.loads(done.stdout)
 
@@ -132,7 +133,7 @@ def check_graph(graph, seen, opsets, folder):
                 value = np.array(helper.get_attribute_value(attribute), kind)
                 assert kept["dims"] == list(value.shape) and kept["crc"] == zlib.crc32(value.tobytes())
     assert len(seen["nodes"]) == len(nodes)
-    for node, found in zip(nodes, seen["nodes"]):
+    for node, found in zip(nodes, seen["nodes"], strict=True):
         check_node(node, found, opsets, folder)
     assert [i[0] for i in seen["inputs"]] == [text(i.name) for i in graph.input if text(i.name) not in initializers]
     assert [o[0] for o in seen["outputs"]] == [text(o.name) for o in graph.output]
@@ -140,7 +141,7 @@ def check_graph(graph, seen, opsets, folder):
     for name, dtype, shape in seen["inputs"]:
         tensor = declared[name].type.tensor_type
         assert dtype == tensor.elem_type and (shape is not None) == tensor.HasField("shape")
-        for dim, d in zip(shape or [], tensor.shape.dim):
+        for dim, d in zip(shape or [], tensor.shape.dim, strict=True):
             number = d.dim_value if d.HasField("dim_value") else int(d.dim_param) if d.dim_param.isdigit() else text(d.dim_param)
             assert dim == number
 
@@ -280,9 +281,9 @@ def test_functions_match_the_inliner_of_onnx(dump, tmp_path):
     expected = [n for n in inline_local_functions(model).graph.node if n.op_type != "Constant"]
     assert [n["op"] for n in seen["nodes"]] == [n.op_type for n in expected]
     names = {}  # theirs -> ours, one to one
-    for ours, theirs in zip(seen["nodes"], expected):
+    for ours, theirs in zip(seen["nodes"], expected, strict=True):
         assert [n for n in ours["outputs"] if n] and len(ours["inputs"]) == len(theirs.input)
-        for mine, other in zip([*ours["inputs"], *ours["outputs"]], [*theirs.input, *theirs.output]):
+        for mine, other in zip([*ours["inputs"], *ours["outputs"]], [*theirs.input, *theirs.output], strict=True):
             assert names.setdefault(other, mine) == mine
         values = {a.name: a.f for a in theirs.attribute}
         if theirs.op_type == "Gemm":
@@ -322,8 +323,13 @@ def test_mutants(dump, tmp_path, edits):
     if seen["code"]:
         assert seen["text"] and "\n" not in seen["text"] and "mutant.onnx" in seen["text"]
         return
-    model = onnx.ModelProto.FromString(bytes(data))
-    assert [i[0] for i in seen["graph"]["inputs"]] == [text(i.name) for i in model.graph.input if i.name not in {t.name for t in model.graph.initializer}]
+    try:
+        model = onnx.ModelProto.FromString(bytes(data))
+    except DecodeError:
+        return  # in a message that no operator needs: the reader does not look into it
+    assert [i[0] for i in seen["graph"]["inputs"]] == [
+        text(i.name) for i in model.graph.input if i.name not in {t.name for t in model.graph.initializer}
+    ]
     for tensor in model.graph.initializer:
         if tensor.data_type != TensorProto.STRING:
             assert seen["graph"]["constants"][text(tensor.name)]["dims"] == list(tensor.dims)

@@ -55,8 +55,8 @@ std::string number(int64_t n) { return std::to_string(n); }
 std::string dump(const Constant& c) {
   const Tensor& t = c.tensor;
   return format_text("{\"dtype\":%d,\"dims\":%s,\"crc\":%s,\"file\":%d,\"offset\":%" PRIu64 "}", static_cast<int>(t.dtype),
-                     array(t.shape.dims(), number).c_str(),
-                     t.data ? std::to_string(crc32(t.as<uint8_t>(), t.bytes())).c_str() : "null", c.file, c.offset);
+                     array(t.shape.dims(), number).c_str(), t.data ? std::to_string(crc32(t.as<uint8_t>(), t.bytes())).c_str() : "null",
+                     c.file, c.offset);
 }
 
 std::string dump(const Graph& graph) {
@@ -76,26 +76,35 @@ std::string dump(const Graph& graph) {
     first = false;
   }
   out += "},\"nodes\":" + array(graph.nodes, [&](const Node& n) {
-    std::string text = "{\"name\":" + json(n.name) + ",\"op\":" + json(n.op_type) + ",\"domain\":" + json(n.domain) +
-                       ",\"opset\":" + std::to_string(n.opset) + ",\"inputs\":" + array(n.inputs, name) +
-                       ",\"outputs\":" + array(n.outputs, name) + ",\"captures\":" + array(n.captures, name) + ",\"attributes\":{";
-    bool first_attribute = true;
-    for (const auto& [key, attribute] : n.attributes) {
-      text += (first_attribute ? "" : ",") + json(key) + ":";
-      first_attribute = false;
-      const auto real = [](float f) { return format_text("\"%a\"", static_cast<double>(f)); };
-      if (const auto* i = std::get_if<int64_t>(&attribute.value)) text += number(*i);
-      else if (const auto* f = std::get_if<float>(&attribute.value)) text += real(*f);
-      else if (const auto* s = std::get_if<std::string>(&attribute.value)) text += json(*s);
-      else if (const auto* ints = std::get_if<std::vector<int64_t>>(&attribute.value)) text += array(*ints, number);
-      else if (const auto* floats = std::get_if<std::vector<float>>(&attribute.value)) text += array(*floats, real);
-      else if (const auto* texts = std::get_if<std::vector<std::string>>(&attribute.value)) text += array(*texts, json);
-      else if (const auto* c = std::get_if<Constant>(&attribute.value)) text += dump(*c);
-      else if (const auto* g = std::get_if<std::shared_ptr<Graph>>(&attribute.value)) text += dump(**g);
-      else text += "null";
-    }
-    return text + "}}";
-  });
+           std::string text = "{\"name\":" + json(n.name) + ",\"op\":" + json(n.op_type) + ",\"domain\":" + json(n.domain) +
+                              ",\"opset\":" + std::to_string(n.opset) + ",\"inputs\":" + array(n.inputs, name) +
+                              ",\"outputs\":" + array(n.outputs, name) + ",\"captures\":" + array(n.captures, name) + ",\"attributes\":{";
+           bool first_attribute = true;
+           for (const auto& [key, attribute] : n.attributes) {
+             text += (first_attribute ? "" : ",") + json(key) + ":";
+             first_attribute = false;
+             const auto real = [](float f) { return format_text("\"%a\"", static_cast<double>(f)); };
+             if (const auto* i = std::get_if<int64_t>(&attribute.value))
+               text += number(*i);
+             else if (const auto* f = std::get_if<float>(&attribute.value))
+               text += real(*f);
+             else if (const auto* s = std::get_if<std::string>(&attribute.value))
+               text += json(*s);
+             else if (const auto* ints = std::get_if<std::vector<int64_t>>(&attribute.value))
+               text += array(*ints, number);
+             else if (const auto* floats = std::get_if<std::vector<float>>(&attribute.value))
+               text += array(*floats, real);
+             else if (const auto* texts = std::get_if<std::vector<std::string>>(&attribute.value))
+               text += array(*texts, json);
+             else if (const auto* c = std::get_if<Constant>(&attribute.value))
+               text += dump(*c);
+             else if (const auto* g = std::get_if<std::shared_ptr<Graph>>(&attribute.value))
+               text += dump(**g);
+             else
+               text += "null";
+           }
+           return text + "}}";
+         });
   return out + "}";
 }
 
@@ -130,10 +139,14 @@ int main(int argc, char** argv) {
   const Model& model = *result.value();
   const Metadata& meta = model.metadata;
   const auto pair = [](const auto& p) {
-    return "[" + json(p.first) + "," + [](const auto& second) {
-      if constexpr (std::is_same_v<std::decay_t<decltype(second)>, int64_t>) return number(second);
-      else return json(second);
-    }(p.second) + "]";
+    return "[" + json(p.first) + "," +
+           [](const auto& second) {
+             if constexpr (std::is_same_v<std::decay_t<decltype(second)>, int64_t>)
+               return number(second);
+             else
+               return json(second);
+           }(p.second) +
+           "]";
   };
   std::printf("{\"code\":0,\"producer\":%s,\"ir\":%" PRId64 ",\"opsets\":%s,\"properties\":%s,\"files\":%zu,\"graph\":%s}\n",
               json(meta.producer_name).c_str(), meta.ir_version, array(meta.opsets, pair).c_str(), array(meta.properties, pair).c_str(),

@@ -25,10 +25,10 @@ void test_typed_fields() {
   const auto raw = [](auto... v) { return (Message().raw(v).bytes + ...); };
   const auto packed = [](auto... v) { return (Message().varint(static_cast<uint64_t>(v)).bytes + ...); };
   check(tensor("w", 1, {2}).add(4, raw(1.0f, -2.0f)), raw(1.0f, -2.0f));
-  check(tensor("w", 1, {2}).fixed(4, 1.0f).fixed(4, 2.0f), raw(1.0f, 2.0f));                     // not packed
-  check(tensor("w", 1, {3}).fixed(4, 1.0f).add(4, raw(2.0f, 3.0f)), raw(1.0f, 2.0f, 3.0f));      // both
-  check(tensor("w", 14, {1}).add(4, raw(1.0f, 2.0f)), raw(1.0f, 2.0f));                          // complex64
-  check(tensor("w", 15, {1}).add(10, raw(1.0, 2.0)), raw(1.0, 2.0));                             // complex128
+  check(tensor("w", 1, {2}).fixed(4, 1.0f).fixed(4, 2.0f), raw(1.0f, 2.0f));                 // not packed
+  check(tensor("w", 1, {3}).fixed(4, 1.0f).add(4, raw(2.0f, 3.0f)), raw(1.0f, 2.0f, 3.0f));  // both
+  check(tensor("w", 14, {1}).add(4, raw(1.0f, 2.0f)), raw(1.0f, 2.0f));                      // complex64
+  check(tensor("w", 15, {1}).add(10, raw(1.0, 2.0)), raw(1.0, 2.0));                         // complex128
   check(tensor("w", 11, {1, 2}).add(10, raw(1.0, 2.0)), raw(1.0, 2.0));
   check(tensor("w", 6, {2}).add(5, packed(int64_t{-1}, 70000)), raw(int32_t{-1}, int32_t{70000}));
   check(tensor("w", 7, {2}).add(7, packed(int64_t{-5}, 1)), raw(int64_t{-5}, int64_t{1}));
@@ -37,7 +37,8 @@ void test_typed_fields() {
   check(tensor("w", 12, {1}).add(11, packed(0xfffffffeu)), raw(uint32_t{0xfffffffe}));
   check(tensor("w", 10, {2}).add(5, packed(0x3c00, 0xfc00)), raw(uint16_t{0x3c00}, uint16_t{0xfc00}));  // float16
   check(tensor("w", 16, {1}).add(5, packed(0x3f80)), raw(uint16_t{0x3f80}));
-  for (const int type : {2, 3, 9, 17, 18, 19, 20, 24}) check(tensor("w", type, {3}).add(5, packed(1, 0, int64_t{-1})), std::string("\x01\x00\xff", 3));
+  for (const int type : {2, 3, 9, 17, 18, 19, 20, 24})
+    check(tensor("w", type, {3}).add(5, packed(1, 0, int64_t{-1})), std::string("\x01\x00\xff", 3));
   for (const int type : {21, 22, 23}) check(tensor("w", type, {3}).add(5, packed(0x21, 0x03)), "\x21\x03");  // two a byte
   check(tensor("w", 1, {}).fixed(4, 1.0f), raw(1.0f));
   check(tensor("w", 1, {0, 5}), "");
@@ -45,12 +46,15 @@ void test_typed_fields() {
 }
 
 void test_refusals() {
-  EXPECT_FAILURE(try_read(around(tensor("w", 1, {3}).add(9, std::string(8, 0)))), invalid_model, "tensor 'w': float[3] needs 12 bytes, the file holds 8");
-  EXPECT_FAILURE(try_read(around(tensor("w", 1, {2}).add(9, std::string(9, 0)))), invalid_model, "tensor 'w': float[2] needs 8 bytes, the file holds 9");
+  EXPECT_FAILURE(try_read(around(tensor("w", 1, {3}).add(9, std::string(8, 0)))), invalid_model,
+                 "tensor 'w': float[3] needs 12 bytes, the file holds 8");
+  EXPECT_FAILURE(try_read(around(tensor("w", 1, {2}).add(9, std::string(9, 0)))), invalid_model,
+                 "tensor 'w': float[2] needs 8 bytes, the file holds 9");
   EXPECT_FAILURE(try_read(around(tensor("w", 22, {3}).add(9, "a"))), invalid_model, "int4[3] needs 2 bytes, the file holds 1");
   EXPECT_FAILURE(try_read(around(tensor("w", 1, {2}).fixed(4, 1.0f))), invalid_model, "float[2] needs 2 entries, the file holds 1");
   EXPECT_FAILURE(try_read(around(tensor("w", 1, {2}))), invalid_model, "float[2] needs 2 entries, the file holds 0");
-  EXPECT_FAILURE(try_read(around(tensor("w", 1, {1}).number(7, 1))), invalid_model, "stores its elements in field 7 of TensorProto, expected 4");
+  EXPECT_FAILURE(try_read(around(tensor("w", 1, {1}).number(7, 1))), invalid_model,
+                 "stores its elements in field 7 of TensorProto, expected 4");
   EXPECT_FAILURE(try_read(around(tensor("w", 1, {1}).add(4, "abc"))), invalid_model, "tensor 'w': malformed tensor message");
   EXPECT_FAILURE(try_read(around(tensor("w", 7, {1}).add(7, "\xff"))), invalid_model, "tensor 'w': malformed tensor message");
   EXPECT_FAILURE(try_read(around(tensor("w", 0, {1}))), invalid_model, "element type 0 is not defined by ONNX");
@@ -84,17 +88,20 @@ void test_files(const fs::path& folder) {
   write(folder / "sub" / "b.data", data + data);
 
   // Two files, one of them twice under two spellings; odd offsets; a length left out, or 0.
-  const Message m = model(graph({{"x"}, {"y"}, {node("Op", {"x", "a", "b", "c", "d", "r"}, {"y"})},
-                                 {external(tensor("a", 1, {3}), "a.data", "3", "12"), external(tensor("b", 2, {7}), "sub/b.data", "1990"),
-                                  external(tensor("c", 7, {1}), "./a.data", "992", "0"), external(tensor("d", 10, {0}), "a.data", "1000"),
-                                  floats("r", {1, 2})}}));
+  const Message m = model(graph(
+      {{"x"},
+       {"y"},
+       {node("Op", {"x", "a", "b", "c", "d", "r"}, {"y"})},
+       {external(tensor("a", 1, {3}), "a.data", "3", "12"), external(tensor("b", 2, {7}), "sub/b.data", "1990"),
+        external(tensor("c", 7, {1}), "./a.data", "992", "0"), external(tensor("d", 10, {0}), "a.data", "1000"), floats("r", {1, 2})}}));
   {
     auto result = try_file(folder, m);
     CHECK(result.ok());
     const Model& read = *result.value();
     CHECK(read.files.size() == 3 && read.weights_mapped && read.model_mapped);
     const auto at = [&](int i) -> const Constant& { return *read.graph.constant(read.graph.nodes[0].inputs[static_cast<size_t>(i)]); };
-    CHECK(at(1).file == 1 && at(1).offset == 3 && at(1).tensor.data == read.files[1]->data() + 3 && !std::memcmp(at(1).tensor.data, data.data() + 3, 12));
+    CHECK(at(1).file == 1 && at(1).offset == 3 && at(1).tensor.data == read.files[1]->data() + 3 &&
+          !std::memcmp(at(1).tensor.data, data.data() + 3, 12));
     CHECK(at(2).file == 2 && at(2).offset == 1990 && !std::memcmp(at(2).tensor.data, data.data() + 990, 7));
     CHECK(at(3).file == 1 && at(3).tensor.data == read.files[1]->data() + 992 && at(4).tensor.data);
     CHECK(at(5).file == 0 && at(5).tensor.data == read.files[0]->data() + at(5).offset && read.owned.empty());  // inline data stay in place
@@ -111,11 +118,14 @@ void test_files(const fs::path& folder) {
     CHECK(read(m, options)->files.size() == 2);
   }
 
-  const auto fails = [&](Code code, std::string_view text, const Message& t) { expect_failure(try_file(folder, around(t)), code, text, __FILE__, __LINE__); };
+  const auto fails = [&](Code code, std::string_view text, const Message& t) {
+    expect_failure(try_file(folder, around(t)), code, text, __FILE__, __LINE__);
+  };
   const Message t = tensor("w", 1, {10});
   fails(Code::not_found, "tensor 'w': data file '" + (folder / "none.data").string() + "': No such file", external(t, "none.data"));
   fails(Code::not_found, "is not a file", external(t, "sub"));
-  fails(Code::invalid_model, "needs bytes 970 to 1010 of data file '" + (folder / "a.data").string() + "', which has 1000", external(t, "a.data", "970"));
+  fails(Code::invalid_model, "needs bytes 970 to 1010 of data file '" + (folder / "a.data").string() + "', which has 1000",
+        external(t, "a.data", "970"));
   fails(Code::invalid_model, "which has 1000", external(t, "a.data", "18446744073709551615"));
   fails(Code::invalid_model, "offset '18446744073709551616' is not a number", external(t, "a.data", "18446744073709551616"));
   fails(Code::invalid_model, "offset '-1' is not a number", external(t, "a.data", "-1"));
