@@ -86,14 +86,14 @@ HOTSET_INLINE __m512 decode(__m512i dwords, __m512 table, int i) {
 
 // One chunk of four rows of W by MR rows of x.
 template <int BITS, int MR, bool PARTIAL, bool ZEROS>
-HOTSET_INLINE void few_rows_chunk(const QuantMatrix& w, const float* x, int64_t ldx, const int64_t row[4], int64_t k0, int shift,
-                                  __m512 table, __m512 sum[4][MR]) {
+HOTSET_INLINE void few_rows_chunk(const QuantMatrix& w, const float* x, int64_t ldx, const int64_t row[4], const uint8_t* const codes[4],
+                                  int64_t ahead, int64_t k0, int shift, __m512 table, __m512 sum[4][MR]) {
   const Blocks blocks = blocks_at(k0, w.k, kStepShift<BITS>, shift);
-  const uint8_t* codes = w.codes + k0 * BITS / 8;
   const __mmask64 mask = PARTIAL ? first64(((w.k - k0) * BITS + 7) / 8) : ~(__mmask64)0;
 #pragma GCC unroll 4
   for (int r = 0; r < 4; ++r) {
-    const uint8_t* p = codes + row[r] * w.row_bytes;
+    const uint8_t* p = codes[r] + k0 * BITS / 8;
+    _mm_prefetch((const char*)p + ahead, _MM_HINT_T0);
     const __m512i dwords = to_signed<BITS>(PARTIAL ? _mm512_maskz_loadu_epi8(mask, p) : _mm512_loadu_si512(p));
     const __m512 scale = scales_of(w, row[r], blocks);
     __m512 dot[MR];
@@ -117,19 +117,23 @@ template <int BITS, int MR, bool ZEROS>
 static void few_rows(const QuantMatrix& w, const float* x, int64_t ldx, int64_t n0, int64_t n1, const float* bias, float* y,
                      int64_t ldy) {
   const int shift = block_shift(w);
+  const int64_t ahead = prefetch_distance(w);
   const __m512 table = code_table<BITS>();
   for (int64_t n = n0; n < n1; n += 4) {
+    prefetch_scales(w, n);
     __m512 sum[4][MR];
     int64_t row[4];  // rows past the end repeat the last one
+    const uint8_t* codes[4];
     for (int r = 0; r < 4; ++r) {
       row[r] = smaller(n + r, n1 - 1);
+      codes[r] = w.codes + row[r] * w.row_bytes;
       for (int m = 0; m < MR; ++m) sum[r][m] = _mm512_setzero_ps();
     }
     const float* chunk = x;
     int64_t k0 = 0;
     for (; k0 + kChunk<BITS> <= w.k; k0 += kChunk<BITS>, chunk += kChunkFloats<BITS>)
-      few_rows_chunk<BITS, MR, false, ZEROS>(w, chunk, ldx, row, k0, shift, table, sum);
-    if (k0 < w.k) few_rows_chunk<BITS, MR, true, ZEROS>(w, chunk, ldx, row, k0, shift, table, sum);
+      few_rows_chunk<BITS, MR, false, ZEROS>(w, chunk, ldx, row, codes, ahead, k0, shift, table, sum);
+    if (k0 < w.k) few_rows_chunk<BITS, MR, true, ZEROS>(w, chunk, ldx, row, codes, ahead, k0, shift, table, sum);
 
     const __mmask8 mask = (__mmask8)first16(smaller(4, n1 - n));
     const __m128 offset = bias ? _mm_maskz_loadu_ps(mask, bias + n) : _mm_setzero_ps();
@@ -140,42 +144,43 @@ static void few_rows(const QuantMatrix& w, const float* x, int64_t ldx, int64_t 
 
 // ---- many rows: lanes along N -------------------------------------------------------------------------------------------------------
 
-// Scratch of one panel: weights[k - k0][half], 16 rows of W each.
+// Scratch of one panel: weights[k - k0][half], 16 rows of W each. Scales and offsets (2^(BITS-1) - zero) of 16 codes a step.
 struct Panel {
   __m512 weights[kPanelK][2];
+  __m512 scale[kPanelK / 16], offset[kPanelK / 16];  // of one half
 };
 
-template <int BITS>
+template <int BITS, bool ZEROS>
 static void decode_panel(const QuantMatrix& w, int64_t n, int64_t n1, int64_t k0, int shift, Panel* panel) {
   const __m512 table = code_table<BITS>();
+  const Blocks blocks = blocks_at(k0, w.k, 4, shift);
   for (int half = 0; half < 2; ++half) {
     const int64_t first = n + 16 * half, count = smaller(16, n1 - first);
+    __m512i r[16];
+    for (int i = 0; i < 16; ++i) r[i] = i < count ? _mm512_castps_si512(scales_of(w, first + i, blocks)) : _mm512_setzero_si512();
+    transpose16(r);
+    for (int i = 0; i < 16; ++i) panel->scale[i] = _mm512_castsi512_ps(r[i]);
+    if (ZEROS) {
+      for (int i = 0; i < 16; ++i) r[i] = i < count ? zeros_of<BITS>(w, first + i, blocks) : _mm512_setzero_si512();
+      transpose16(r);
+      for (int i = 0; i < 16; ++i)
+        panel->offset[i] = _mm512_cvtepi32_ps(_mm512_sub_epi32(_mm512_set1_epi32(1 << (BITS - 1)), r[i]));
+    }
+    __m512* out = &panel->weights[0][half];
     for (int64_t k = k0; k < k0 + kPanelK && k < w.k; k += kChunk<BITS>) {
-      const Blocks blocks = blocks_at(k, w.k, kStepShift<BITS>, shift);
       const __mmask64 mask = first64(((w.k - k) * BITS + 7) / 8);
-      __m512i codes[16], scale[16], offset[16];
-      for (int i = 0; i < 16; ++i) {
-        const bool valid = i < count;
-        codes[i] = valid ? _mm512_maskz_loadu_epi8(mask, w.codes + (first + i) * w.row_bytes + k * BITS / 8) : _mm512_setzero_si512();
-        scale[i] = valid ? _mm512_castps_si512(scales_of(w, first + i, blocks)) : _mm512_setzero_si512();
-      }
-      transpose16(codes);
-      transpose16(scale);
-      if (w.zero_points) {
-        for (int i = 0; i < 16; ++i) offset[i] = i < count ? zeros_of<BITS>(w, first + i, blocks) : _mm512_setzero_si512();
-        transpose16(offset);
-      }
-      __m512* out = &panel->weights[k - k0][half];
+      for (int i = 0; i < 16; ++i)
+        r[i] = i < count ? _mm512_maskz_loadu_epi8(mask, w.codes + (first + i) * w.row_bytes + k * BITS / 8) : _mm512_setzero_si512();
+      transpose16(r);
       for (int l = 0; l < 16; ++l) {
-        const __m512i dwords = to_signed<BITS>(codes[l]);
-        const __m512 s = _mm512_castsi512_ps(scale[l]);
-        if (w.zero_points) {
-          const __m512 z = _mm512_cvtepi32_ps(_mm512_sub_epi32(_mm512_set1_epi32(1 << (BITS - 1)), offset[l]));
+        const __m512i dwords = to_signed<BITS>(r[l]);
+        const int64_t run = (k - k0 + l * kSteps<BITS>) / 16;
+        const __m512 scale = panel->scale[run], offset = ZEROS ? panel->offset[run] : _mm512_setzero_ps();
 #pragma GCC unroll 16
-          for (int i = 0; i < kSteps<BITS>; ++i, out += 2) *out = _mm512_mul_ps(_mm512_add_ps(decode<BITS>(dwords, table, i), z), s);
-        } else {
-#pragma GCC unroll 16
-          for (int i = 0; i < kSteps<BITS>; ++i, out += 2) *out = _mm512_mul_ps(decode<BITS>(dwords, table, i), s);
+        for (int i = 0; i < kSteps<BITS>; ++i, out += 2) {
+          __m512 value = decode<BITS>(dwords, table, i);
+          if (ZEROS) value = _mm512_add_ps(value, offset);
+          *out = _mm512_mul_ps(value, scale);
         }
       }
     }
@@ -266,7 +271,10 @@ static void multiply(const QuantMatrix& w, const void* prepared, int64_t m, int6
   Panel* panel = (Panel*)scratch;
   for (int64_t n = n0; n < n1; n += kPanelN) {
     for (int64_t k0 = 0; k0 < w.k; k0 += kPanelK) {
-      decode_panel<BITS>(w, n, n1, k0, shift, panel);
+      if (w.zero_points)
+        decode_panel<BITS, true>(w, n, n1, k0, shift, panel);
+      else
+        decode_panel<BITS, false>(w, n, n1, k0, shift, panel);
       const int dwords = (int)((smaller(kPanelK, w.k - k0) + kSteps<BITS> - 1) / kSteps<BITS>);
       const Store out = {bias ? bias + n : nullptr, y + n, ldy, {first16(n1 - n), first16(n1 - n - 16)}, k0 == 0, k0 + kPanelK >= w.k};
       many_rows_tiles<BITS>(panel, x + k0 / kChunk<BITS> * kChunkFloats<BITS>, ldx, m0, m1, dwords, out);

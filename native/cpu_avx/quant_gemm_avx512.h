@@ -85,6 +85,20 @@ HOTSET_INLINE __m512i zeros_of(const QuantMatrix& w, int64_t n, const Blocks& b)
   return _mm512_and_si512(_mm512_or_si512(low, high), _mm512_set1_epi32((1 << BITS) - 1));
 }
 
+// A product with few rows reads W once, four rows at a time: too short for the hardware to see streams. The distance, in bytes, from
+// a code to one that is read about 4 KiB later, at the same place of a later row.
+HOTSET_INLINE int64_t prefetch_distance(const QuantMatrix& w) {
+  const int64_t four_rows = 4 * w.row_bytes;
+  return four_rows <= 0 || four_rows >= 4096 ? four_rows : round_up(4096, four_rows);
+}
+
+// Scales of the four rows that are read after those of rows n ... n + 3, or some rows later when rows are short.
+HOTSET_INLINE void prefetch_scales(const QuantMatrix& w, int64_t n) {
+  const int64_t size = w.scale_type == 1 ? 4 : 2, four_rows = 4 * w.scale_stride * size;
+  const char* p = (const char*)w.scales + n * w.scale_stride * size + (four_rows < 1024 ? 1024 : four_rows);
+  for (int64_t at = 0; at < four_rows; at += 64) _mm_prefetch(p + at, _MM_HINT_T0);
+}
+
 // r[i][j] becomes r[j][i].
 HOTSET_INLINE void transpose16(__m512i r[16]) {
   __m512i t[16];

@@ -126,63 +126,88 @@ HOTSET_INLINE __m512i dot_chunk(__m512i sum, __m512i bytes, const int8_t* q) {
   return sum;
 }
 
-// Four rows of W from n on (those past n_last repeat it) by MR rows of x from i on.
-template <int BITS, int MR>
-HOTSET_INLINE void few_rows_tile(const QuantMatrix& w, const Row<BITS>& rows, int64_t i, int64_t n, int64_t n_last, int shift,
-                                 __m128 result[MR]) {
+// One chunk of four rows of W by MR rows of x.
+template <int BITS, int MR, bool PARTIAL>
+HOTSET_INLINE void few_rows_chunk(const uint8_t* const codes[4], int64_t bytes_left, int64_t ahead, const int8_t* q, int64_t stride,
+                                  __m512i index, const __m512 scale[4][MR], __m512 sum[4][MR]) {
+#pragma GCC unroll 4
+  for (int r = 0; r < 4; ++r) {
+    const __m512i bytes = PARTIAL ? _mm512_maskz_loadu_epi8(first64(bytes_left), codes[r]) : _mm512_loadu_si512(codes[r]);
+    _mm_prefetch((const char*)codes[r] + ahead, _MM_HINT_T0);
+    for (int m = 0; m < MR; ++m) {
+      const __m512i dot = dot_chunk<BITS>(_mm512_setzero_si512(), bytes, q + m * stride);
+      sum[r][m] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dot), _mm512_permutexvar_ps(index, scale[r][m]), sum[r][m]);
+    }
+  }
+}
+
+template <int BITS, int MR, bool ZEROS>
+static void few_rows(const QuantMatrix& w, const Row<BITS>& rows, int64_t i, int64_t n0, int64_t n1, const float* bias, float* y,
+                     int64_t ldy) {
   constexpr int64_t kChunk = 512 / BITS;
+  const int shift = block_shift(w);
+  const int64_t stride = rows.stride(), ahead = prefetch_distance(w);
   const __m512i lane_group =
       _mm512_srli_epi32(_mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15), BITS == 8 ? 3 : BITS == 4 ? 2 : 1);
-  __m512 sum[4][MR], shifted[4][MR];
-  int64_t row[4];
-  for (int r = 0; r < 4; ++r) {
-    row[r] = smaller(n + r, n_last);
-    for (int m = 0; m < MR; ++m) sum[r][m] = shifted[r][m] = _mm512_setzero_ps();
-  }
-  for (int64_t k0 = 0; k0 < w.k; k0 += 512) {
-    const Blocks blocks = blocks_at(k0, w.k, 5, shift);
-    __m512 scale[4][MR];
+  for (int64_t n = n0; n < n1; n += 4) {
+    prefetch_scales(w, n);
+    __m512 sum[4][MR], shifted[4][MR];
+    int64_t row[4];  // rows past the end repeat the last one
+    const uint8_t* codes[4];
     for (int r = 0; r < 4; ++r) {
-      const __m512 s = scales_of(w, row[r], blocks);
-      const __m512 zero = w.zero_points ? _mm512_cvtepi32_ps(zeros_of<BITS>(w, row[r], blocks)) : _mm512_set1_ps(1 << (BITS - 1));
-      for (int m = 0; m < MR; ++m) {
-        const float* d = rows.d(i + m) + k0 / 32;
-        scale[r][m] = _mm512_mul_ps(s, _mm512_load_ps(d));
-        shifted[r][m] = _mm512_fmadd_ps(scale[r][m], _mm512_mul_ps(zero, _mm512_load_ps(d + rows.groups)), shifted[r][m]);
-      }
+      row[r] = smaller(n + r, n1 - 1);
+      codes[r] = w.codes + row[r] * w.row_bytes;
+      for (int m = 0; m < MR; ++m) sum[r][m] = shifted[r][m] = _mm512_setzero_ps();
     }
-    __m512i index = lane_group;
-    for (int64_t k = k0; k < k0 + 512 && k < w.k; k += kChunk) {
-      const int64_t bytes_left = ((w.k - k) * BITS + 7) / 8;
-      const uint8_t* codes = w.codes + k * BITS / 8;
+    for (int64_t k0 = 0; k0 < w.k; k0 += 512) {
+      const Blocks blocks = blocks_at(k0, w.k, 5, shift);
+      const float* d = rows.d(i) + k0 / 32;
+      __m512 scale[4][MR];
       for (int r = 0; r < 4; ++r) {
-        const uint8_t* p = codes + row[r] * w.row_bytes;
-        const __m512i bytes = bytes_left >= 64 ? _mm512_loadu_si512(p) : _mm512_maskz_loadu_epi8(first64(bytes_left), p);
+        const __m512 s = scales_of(w, row[r], blocks);
+        __m512 zero;
+        if (ZEROS) zero = _mm512_cvtepi32_ps(zeros_of<BITS>(w, row[r], blocks));
         for (int m = 0; m < MR; ++m) {
-          const __m512i dot = dot_chunk<BITS>(_mm512_setzero_si512(), bytes, rows.q(i + m) + k);
-          sum[r][m] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dot), _mm512_permutexvar_ps(index, scale[r][m]), sum[r][m]);
+          const float* dm = (const float*)((const char*)d + m * stride);
+          scale[r][m] = _mm512_mul_ps(s, _mm512_load_ps(dm));
+          const __m512 q_sum = _mm512_load_ps(dm + rows.groups);
+          shifted[r][m] = _mm512_fmadd_ps(scale[r][m], ZEROS ? _mm512_mul_ps(zero, q_sum) : q_sum, shifted[r][m]);
         }
       }
-      index = _mm512_add_epi32(index, _mm512_set1_epi32(16 / BITS));
+      __m512i index = lane_group;
+      const int8_t* q = rows.q(i) + k0;
+      int64_t bytes_left = ((w.k - k0) * BITS + 7) / 8;
+#pragma GCC unroll 8
+      for (int c = 0; c < BITS; ++c) {
+        if (bytes_left < 64) {
+          if (bytes_left > 0) few_rows_chunk<BITS, MR, true>(codes, bytes_left, ahead, q, stride, index, scale, sum);
+          break;
+        }
+        few_rows_chunk<BITS, MR, false>(codes, 64, ahead, q, stride, index, scale, sum);
+        bytes_left -= 64;
+        q += kChunk;
+        for (int r = 0; r < 4; ++r) codes[r] += 64;
+        index = _mm512_add_epi32(index, _mm512_set1_epi32(16 / BITS));
+      }
     }
-  }
-  for (int m = 0; m < MR; ++m) {
-    for (int r = 0; r < 4; ++r) sum[r][m] = _mm512_sub_ps(sum[r][m], shifted[r][m]);
-    result[m] = sum4(sum[0][m], sum[1][m], sum[2][m], sum[3][m]);
+    const __mmask8 mask = (__mmask8)first16(smaller(4, n1 - n));
+    const __m128 offset = bias ? _mm_maskz_loadu_ps(mask, bias + n) : _mm_setzero_ps();
+    const __m512 zero = _mm512_set1_ps(ZEROS ? 1 : 1 << (BITS - 1));
+    for (int m = 0; m < MR; ++m) {
+      for (int r = 0; r < 4; ++r) sum[r][m] = _mm512_fnmadd_ps(zero, shifted[r][m], sum[r][m]);
+      const __m128 result = sum4(sum[0][m], sum[1][m], sum[2][m], sum[3][m]);
+      _mm_mask_storeu_ps(y + (i + m) * ldy + n, mask, _mm_add_ps(result, offset));
+    }
   }
 }
 
 template <int BITS, int MR>
-static void few_rows(const QuantMatrix& w, const Row<BITS>& rows, int64_t i, int64_t n0, int64_t n1, const float* bias, float* y,
-                     int64_t ldy) {
-  const int shift = block_shift(w);
-  for (int64_t n = n0; n < n1; n += 4) {
-    __m128 result[MR];
-    few_rows_tile<BITS, MR>(w, rows, i, n, n1 - 1, shift, result);
-    const __mmask8 mask = (__mmask8)first16(smaller(4, n1 - n));
-    const __m128 offset = bias ? _mm_maskz_loadu_ps(mask, bias + n) : _mm_setzero_ps();
-    for (int m = 0; m < MR; ++m) _mm_mask_storeu_ps(y + (i + m) * ldy + n, mask, _mm_add_ps(result[m], offset));
-  }
+static void few_rows_any(const QuantMatrix& w, const Row<BITS>& rows, int64_t i, int64_t n0, int64_t n1, const float* bias, float* y,
+                         int64_t ldy) {
+  if (w.zero_points)
+    few_rows<BITS, MR, true>(w, rows, i, n0, n1, bias, y, ldy);
+  else
+    few_rows<BITS, MR, false>(w, rows, i, n0, n1, bias, y, ldy);
 }
 
 // ---- many rows: lanes along N -------------------------------------------------------------------------------------------------------
@@ -309,9 +334,9 @@ static void multiply(const QuantMatrix& w, const void* prepared, int64_t m, int6
   if (n0 >= n1) return;
   const Row<BITS> rows = Row<BITS>::make(prepared, w.k);
   if (m <= kFewRows) {
-    if (m1 - m0 == 1) few_rows<BITS, 1>(w, rows, m0, n0, n1, bias, y, ldy);
-    if (m1 - m0 == 2) few_rows<BITS, 2>(w, rows, m0, n0, n1, bias, y, ldy);
-    if (m1 - m0 == 3) few_rows<BITS, 3>(w, rows, m0, n0, n1, bias, y, ldy);
+    if (m1 - m0 == 1) few_rows_any<BITS, 1>(w, rows, m0, n0, n1, bias, y, ldy);
+    if (m1 - m0 == 2) few_rows_any<BITS, 2>(w, rows, m0, n0, n1, bias, y, ldy);
+    if (m1 - m0 == 3) few_rows_any<BITS, 3>(w, rows, m0, n0, n1, bias, y, ldy);
     return;
   }
   const int shift = block_shift(w);
