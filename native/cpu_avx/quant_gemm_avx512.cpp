@@ -17,6 +17,7 @@ using namespace avx512;
 constexpr int kFewRows = 4;  // most rows of x that the lanes-along-K method takes
 constexpr int64_t kPanelK = 256;
 constexpr int kPanelN = 32;
+constexpr int64_t kRowsInCache = 1 << 20;  // bytes of prepared rows that stay in a second-level cache beside a panel
 
 template <int BITS>
 constexpr int kSteps = 32 / BITS;
@@ -187,42 +188,35 @@ static void decode_panel(const QuantMatrix& w, int64_t n, int64_t n1, int64_t k0
   }
 }
 
-struct Store {
-  const float* bias;  // null: none
-  float* y;
-  int64_t ldy;
-  __mmask16 mask[2];
-  bool first, last;  // panel of the row
-};
-
 // MR rows of x by `dwords` dwords of codes of a panel; x starts at the panel's first chunk.
 template <int BITS, int MR>
 static void many_rows_tile(const Panel* panel, const float* x, int64_t ldx, int64_t i, int dwords, const Store& out) {
   __m512 sum[MR][2];
-  float* y = out.y + i * out.ldy;
-  for (int m = 0; m < MR; ++m)
-    for (int half = 0; half < 2; ++half)
-      sum[m][half] = out.first ? _mm512_setzero_ps() : _mm512_maskz_loadu_ps(out.mask[half], y + m * out.ldy + 16 * half);
+  for (int m = 0; m < MR; ++m) {
+    sum[m][0] = sum[m][1] = _mm512_setzero_ps();
+    prefetch_y(out, i + m);
+  }
   const __m512* weights = panel->weights[0];
-  x += i * ldx;
+  // Row m is rows[m / 3] + (m % 3) * ldx: few pointers, and x86 addresses add the rest.
+  const float* rows[(MR + 2) / 3];
+  for (int m = 0; m < MR; m += 3) rows[m / 3] = x + (i + m) * ldx;
   for (int l = 0; l < dwords; ++l) {
-    const float* at = x + l / 16 * kChunkFloats<BITS> + l % 16;
 #pragma GCC unroll 16
     for (int step = 0; step < kSteps<BITS>; ++step) {
       const __m512 w0 = weights[0], w1 = weights[1];
       weights += 2;
+#pragma GCC unroll 12
       for (int m = 0; m < MR; ++m) {
-        const __m512 value = _mm512_set1_ps(at[m * ldx + 16 * step]);
+        const __m512 value = _mm512_set1_ps(rows[m / 3][m % 3 * ldx + 16 * step]);
         sum[m][0] = _mm512_fmadd_ps(w0, value, sum[m][0]);
         sum[m][1] = _mm512_fmadd_ps(w1, value, sum[m][1]);
       }
     }
+    const int64_t next = l % 16 == 15 ? kChunkFloats<BITS> - 15 : 1;
+    for (int m = 0; m < MR; m += 3) rows[m / 3] += next;
   }
   for (int m = 0; m < MR; ++m)
-    for (int half = 0; half < 2; ++half) {
-      if (out.last && out.bias) sum[m][half] = _mm512_add_ps(sum[m][half], _mm512_maskz_loadu_ps(out.mask[half], out.bias + 16 * half));
-      _mm512_mask_storeu_ps(y + m * out.ldy + 16 * half, out.mask[half], sum[m][half]);
-    }
+    for (int half = 0; half < 2; ++half) store_sum(out, i + m, half, sum[m][half]);
 }
 
 template <int BITS>
@@ -267,10 +261,15 @@ static void multiply(const QuantMatrix& w, const void* prepared, int64_t m, int6
     if (m1 - m0 == 4) few_rows_any<BITS, 4>(w, x, ldx, n0, n1, bias, y, ldy);
     return;
   }
+  // One panel after the other. Prepared rows that do not stay in the cache are walked a column of panels at a time.
   const int shift = block_shift(w);
   Panel* panel = (Panel*)scratch;
-  for (int64_t n = n0; n < n1; n += kPanelN) {
-    for (int64_t k0 = 0; k0 < w.k; k0 += kPanelK) {
+  const bool rows_fit = (m1 - m0) * ldx * (int64_t)sizeof(float) <= kRowsInCache;
+  const int64_t outer_end = rows_fit ? n1 : w.k, outer_step = rows_fit ? kPanelN : kPanelK;
+  const int64_t inner_begin = rows_fit ? 0 : n0, inner_end = rows_fit ? w.k : n1, inner_step = rows_fit ? kPanelK : kPanelN;
+  for (int64_t outer = rows_fit ? n0 : 0; outer < outer_end; outer += outer_step) {
+    for (int64_t inner = inner_begin; inner < inner_end; inner += inner_step) {
+      const int64_t n = rows_fit ? outer : inner, k0 = rows_fit ? inner : outer;
       if (w.zero_points)
         decode_panel<BITS, true>(w, n, n1, k0, shift, panel);
       else

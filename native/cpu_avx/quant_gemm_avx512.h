@@ -131,5 +131,26 @@ HOTSET_INLINE __m128 sum4(__m512 a, __m512 b, __m512 c, __m512 d) {
   return _mm_add_ps(_mm256_castps256_ps128(half), _mm256_extractf128_ps(half, 1));
 }
 
+// What a tile of a panel adds its sums to: 32 columns from y on.
+struct Store {
+  const float* bias;  // null: none
+  float* y;
+  int64_t ldy;
+  __mmask16 mask[2];
+  bool first, last;  // panel of the row
+};
+
+HOTSET_INLINE void prefetch_y(const Store& out, int64_t row) {
+  __builtin_prefetch(out.y + row * out.ldy, 1);
+  __builtin_prefetch(out.y + row * out.ldy + 16, 1);
+}
+
+HOTSET_INLINE void store_sum(const Store& out, int64_t row, int half, __m512 sum) {
+  float* p = out.y + row * out.ldy + 16 * half;
+  if (!out.first) sum = _mm512_add_ps(sum, _mm512_maskz_loadu_ps(out.mask[half], p));
+  if (out.last && out.bias) sum = _mm512_add_ps(sum, _mm512_maskz_loadu_ps(out.mask[half], out.bias + 16 * half));
+  _mm512_mask_storeu_ps(p, out.mask[half], sum);
+}
+
 }  // namespace avx512
 }  // namespace hotset::cpu

@@ -252,23 +252,15 @@ static void unpack_panel(const QuantMatrix& w, int64_t n, int64_t n1, int64_t k0
   }
 }
 
-struct Store {
-  const float* bias;  // null: none
-  float* y;
-  int64_t ldy;
-  __mmask16 mask[2];
-  bool first, last;  // panel of the row
-};
-
 // MR rows of x from i on by one panel. A group of 32 codes is BITS dwords x PLANES.
 template <int BITS, int MR, bool ZEROS>
 static void many_rows_tile(const Panel* panel, const Row<BITS>& rows, int64_t i, int64_t k0, int groups, const Store& out) {
   constexpr int PLANES = 8 / BITS;
   __m512 sum[MR][2];
-  float* y = out.y + i * out.ldy;
-  for (int m = 0; m < MR; ++m)
-    for (int half = 0; half < 2; ++half)
-      sum[m][half] = out.first ? _mm512_setzero_ps() : _mm512_maskz_loadu_ps(out.mask[half], y + m * out.ldy + 16 * half);
+  for (int m = 0; m < MR; ++m) {
+    sum[m][0] = sum[m][1] = _mm512_setzero_ps();
+    prefetch_y(out, i + m);
+  }
   const int64_t stride = rows.stride();
   const int8_t* q = rows.q(i) + k0;
   const float* d = rows.d(i) + k0 / 32;
@@ -303,10 +295,7 @@ static void many_rows_tile(const Panel* panel, const Row<BITS>& rows, int64_t i,
     }
   }
   for (int m = 0; m < MR; ++m)
-    for (int half = 0; half < 2; ++half) {
-      if (out.last && out.bias) sum[m][half] = _mm512_add_ps(sum[m][half], _mm512_maskz_loadu_ps(out.mask[half], out.bias + 16 * half));
-      _mm512_mask_storeu_ps(y + m * out.ldy + 16 * half, out.mask[half], sum[m][half]);
-    }
+    for (int half = 0; half < 2; ++half) store_sum(out, i + m, half, sum[m][half]);
 }
 
 template <int BITS, bool ZEROS>
