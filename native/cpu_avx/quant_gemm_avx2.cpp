@@ -29,7 +29,7 @@ constexpr int64_t kChunkFloats = kChunk<BITS> + 8;
 
 template <int BITS>
 HOTSET_INLINE int64_t row_floats(int64_t k) {
-  return round_up(round_up(k, kChunk<BITS>) / kChunk<BITS> * kChunkFloats<BITS>, 16);
+  return odd_lines(round_up(k, kChunk<BITS>) / kChunk<BITS> * kChunkFloats<BITS> * (int64_t)sizeof(float)) / (int64_t)sizeof(float);
 }
 
 template <int BITS>

@@ -15,6 +15,8 @@ namespace avx2 {
 
 HOTSET_INLINE int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
 HOTSET_INLINE int64_t round_up(int64_t a, int64_t b) { return (a + b - 1) / b * b; }
+// Bytes from row to row: an odd number of cache lines, so that the same place of several rows never falls into one cache set.
+HOTSET_INLINE int64_t odd_lines(int64_t bytes) { return round_up(bytes, 64) | 64; }
 HOTSET_INLINE __m256i lanes() { return _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7); }
 // Mask of the first n lanes.
 HOTSET_INLINE __m256i first8(int64_t n) { return _mm256_cmpgt_epi32(_mm256_set1_epi32((int)smaller(n, 8)), lanes()); }

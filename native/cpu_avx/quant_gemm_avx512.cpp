@@ -32,7 +32,7 @@ constexpr int64_t kChunkFloats = kChunk<BITS> + 16;
 
 template <int BITS>
 HOTSET_INLINE int64_t row_floats(int64_t k) {
-  return round_up(k, kChunk<BITS>) / kChunk<BITS> * kChunkFloats<BITS>;
+  return odd_lines(round_up(k, kChunk<BITS>) / kChunk<BITS> * kChunkFloats<BITS> * (int64_t)sizeof(float)) / (int64_t)sizeof(float);
 }
 
 template <int BITS>

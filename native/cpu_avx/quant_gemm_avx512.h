@@ -22,6 +22,8 @@ namespace avx512 {
 
 HOTSET_INLINE int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
 HOTSET_INLINE int64_t round_up(int64_t a, int64_t b) { return (a + b - 1) / b * b; }
+// Bytes from row to row: an odd number of cache lines, so that the same place of several rows never falls into one cache set.
+HOTSET_INLINE int64_t odd_lines(int64_t bytes) { return round_up(bytes, 64) | 64; }
 HOTSET_INLINE __mmask16 first16(int64_t n) { return n >= 16 ? 0xffff : n <= 0 ? 0 : (__mmask16)((1u << n) - 1); }
 HOTSET_INLINE __mmask64 first64(int64_t n) { return n >= 64 ? ~(__mmask64)0 : n <= 0 ? 0 : ((__mmask64)1 << n) - 1; }
 

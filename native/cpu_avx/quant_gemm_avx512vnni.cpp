@@ -18,6 +18,7 @@ using namespace avx512;
 constexpr int kFewRows = 3;      // most rows of x that the lanes-along-K method takes
 constexpr int64_t kPanelK = 512;
 constexpr int kPanelN = 32;
+constexpr int64_t kRowsInCache = 1 << 20;  // bytes of prepared rows that stay in a second-level cache beside a panel
 
 // ---- prepared rows ------------------------------------------------------------------------------------------------------------------
 
@@ -34,7 +35,7 @@ struct Row {
     r.base = (const char*)prepared;
     return r;
   }
-  inline __attribute__((always_inline)) int64_t stride() const { return code_bytes + 12 * groups; }
+  inline __attribute__((always_inline)) int64_t stride() const { return odd_lines(code_bytes + 12 * groups); }
   inline __attribute__((always_inline)) const int8_t* q(int64_t i) const { return (const int8_t*)(base + i * stride()); }
   inline __attribute__((always_inline)) const float* d(int64_t i) const { return (const float*)(base + i * stride() + code_bytes); }
 };
@@ -261,35 +262,41 @@ static void many_rows_tile(const Panel* panel, const Row<BITS>& rows, int64_t i,
     sum[m][0] = sum[m][1] = _mm512_setzero_ps();
     prefetch_y(out, i + m);
   }
-  const int64_t stride = rows.stride();
-  const int8_t* q = rows.q(i) + k0;
-  const float* d = rows.d(i) + k0 / 32;
+  const int64_t to_d = rows.code_bytes + k0 / 8, to_sum = to_d + 4 * rows.groups, to_shift = to_sum + 4 * rows.groups;
+  const char* base[MR];
+  for (int m = 0; m < MR; ++m) base[m] = (const char*)rows.q(i + m);
   const __m512i* codes = panel->codes;
   for (int g = 0; g < groups; ++g) {
     __m512i dot[MR][2];
     for (int m = 0; m < MR; ++m) {
-      const int32_t shift = ((const int32_t*)((const char*)d + m * stride))[g + 2 * rows.groups];
-      dot[m][0] = dot[m][1] = _mm512_set1_epi32(shift);
+      const int32_t* shift = (const int32_t*)(base[m] + to_shift) + g;
+      dot[m][0] = dot[m][1] = _mm512_set1_epi32(*shift);
     }
-    const int8_t* group_q = q + g / (16 / BITS) * (512 / BITS) + g % (16 / BITS) * (4 * BITS);
+    const int64_t to_q = k0 + g / (16 / BITS) * (512 / BITS) + g % (16 / BITS) * (4 * BITS);
+    const char* q[MR];
+    for (int m = 0; m < MR; ++m) {
+      q[m] = base[m] + to_q;
+      __asm__("" : "+r"(q[m]));  // one pointer a row and small offsets; left alone, gcc keeps many sums of offsets in memory
+    }
 #pragma GCC unroll 8
     for (int j = 0; j < 8; ++j) {
       const __m512i c0 = _mm512_load_si512(codes), c1 = _mm512_load_si512(codes + 1);
       codes += 2;
+#pragma GCC unroll 6
       for (int m = 0; m < MR; ++m) {
         int32_t four;
-        memcpy(&four, group_q + m * stride + 64 * (j % PLANES) + 4 * (j / PLANES), 4);
+        memcpy(&four, q[m] + 64 * (j % PLANES) + 4 * (j / PLANES), 4);
         const __m512i x = _mm512_set1_epi32(four);
         dot[m][0] = _mm512_dpbusd_epi32(dot[m][0], c0, x);
         dot[m][1] = _mm512_dpbusd_epi32(dot[m][1], c1, x);
       }
     }
     for (int m = 0; m < MR; ++m) {
-      const float* dm = (const float*)((const char*)d + m * stride) + g;
-      const __m512 scale_x = _mm512_set1_ps(*dm);
+      const char* row = base[m];
+      const __m512 scale_x = _mm512_set1_ps(((const float*)(row + to_d))[g]);
       for (int half = 0; half < 2; ++half) {
         __m512 value = _mm512_cvtepi32_ps(dot[m][half]);
-        if (ZEROS) value = _mm512_fmadd_ps(panel->offset[g][half], _mm512_set1_ps(dm[rows.groups]), value);
+        if (ZEROS) value = _mm512_fmadd_ps(panel->offset[g][half], _mm512_set1_ps(((const float*)(row + to_sum))[g]), value);
         sum[m][half] = _mm512_fmadd_ps(_mm512_mul_ps(value, scale_x), panel->scale[g][half], sum[m][half]);
       }
     }
@@ -328,10 +335,15 @@ static void multiply(const QuantMatrix& w, const void* prepared, int64_t m, int6
     if (m1 - m0 == 3) few_rows_any<BITS, 3>(w, rows, m0, n0, n1, bias, y, ldy);
     return;
   }
+  // One panel after the other. Prepared rows that do not stay in the cache are walked a column of panels at a time.
   const int shift = block_shift(w);
   Panel* panel = (Panel*)scratch;
-  for (int64_t n = n0; n < n1; n += kPanelN) {
-    for (int64_t k0 = 0; k0 < w.k; k0 += kPanelK) {
+  const bool rows_fit = (m1 - m0) * rows.stride() <= kRowsInCache;
+  const int64_t outer_end = rows_fit ? n1 : w.k, outer_step = rows_fit ? kPanelN : kPanelK;
+  const int64_t inner_begin = rows_fit ? 0 : n0, inner_end = rows_fit ? w.k : n1, inner_step = rows_fit ? kPanelK : kPanelN;
+  for (int64_t outer = rows_fit ? n0 : 0; outer < outer_end; outer += outer_step) {
+    for (int64_t inner = inner_begin; inner < inner_end; inner += inner_step) {
+      const int64_t n = rows_fit ? outer : inner, k0 = rows_fit ? inner : outer;
       unpack_panel<BITS>(w, n, n1, k0, shift, panel);
       const int groups = (int)((smaller(kPanelK, w.k - k0) + 31) / 32);
       const Store out = {bias ? bias + n : nullptr, y + n, ldy, {first16(n1 - n), first16(n1 - n - 16)}, k0 == 0, k0 + kPanelK >= w.k};

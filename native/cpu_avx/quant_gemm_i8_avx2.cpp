@@ -31,7 +31,7 @@ struct Row {
     r.base = (const char*)prepared;
     return r;
   }
-  inline __attribute__((always_inline)) int64_t stride() const { return code_bytes + 12 * groups; }
+  inline __attribute__((always_inline)) int64_t stride() const { return odd_lines(code_bytes + 12 * groups); }
   inline __attribute__((always_inline)) const int8_t* q(int64_t i) const { return (const int8_t*)(base + i * stride()); }
   inline __attribute__((always_inline)) const float* d(int64_t i) const { return (const float*)(base + i * stride() + code_bytes); }
 };
