@@ -84,11 +84,15 @@ static void few_rows(const QuantMatrix& w, const float* x, int64_t ldx, int64_t 
                      int64_t ldy) {
   constexpr int PLANES = 8 / BITS;
   const int shift = block_shift(w);
+  const int64_t ahead = prefetch_distance(w);
   for (int64_t n = n0; n < n1; n += 4) {
+    prefetch_scales(w, n);
     __m256 sum[4][MR];
     int64_t row[4];  // rows past the end repeat the last one
+    const uint8_t* codes[4];
     for (int r = 0; r < 4; ++r) {
       row[r] = smaller(n + r, n1 - 1);
+      codes[r] = w.codes + row[r] * w.row_bytes;
       for (int m = 0; m < MR; ++m) sum[r][m] = _mm256_setzero_ps();
     }
     const float* chunk = x;
@@ -96,7 +100,8 @@ static void few_rows(const QuantMatrix& w, const float* x, int64_t ldx, int64_t 
       const Blocks blocks = blocks_at(k0, w.k, kStepShift<BITS>, shift);
       const int64_t bytes_left = ((w.k - k0) * BITS + 7) / 8;
       for (int r = 0; r < 4; ++r) {
-        const __m256i dwords = load_codes(w.codes + row[r] * w.row_bytes + k0 * BITS / 8, bytes_left);
+        const __m256i dwords = load_codes(codes[r] + k0 * BITS / 8, bytes_left);
+        _mm_prefetch((const char*)codes[r] + k0 * BITS / 8 + ahead, _MM_HINT_T0);
         const __m256 scale = _mm256_mul_ps(scales_of(w, row[r], blocks), _mm256_set1_ps(kByteScale));
         __m256 dot[MR];
         for (int m = 0; m < MR; ++m) dot[m] = _mm256_setzero_ps();
@@ -168,8 +173,10 @@ static void decode_panel(const QuantMatrix& w, int64_t n, int64_t n1, int64_t k0
 template <int BITS, int MR>
 static void many_rows_tile(const Panel* panel, const float* x, int64_t ldx, int64_t i, int dwords, const Store& out) {
   __m256 sum[MR][2];
-  for (int m = 0; m < MR; ++m)
-    for (int half = 0; half < 2; ++half) sum[m][half] = start_sum(out, i + m, half);
+  for (int m = 0; m < MR; ++m) {
+    sum[m][0] = sum[m][1] = _mm256_setzero_ps();
+    prefetch_y(out, i + m);
+  }
   const __m256* weights = panel->weights[0];
   x += i * ldx;
   for (int l = 0; l < dwords; ++l) {
@@ -186,7 +193,7 @@ static void many_rows_tile(const Panel* panel, const float* x, int64_t ldx, int6
     }
   }
   for (int m = 0; m < MR; ++m)
-    for (int half = 0; half < 2; ++half) end_sum(out, i + m, half, sum[m][half]);
+    for (int half = 0; half < 2; ++half) store_sum(out, i + m, half, sum[m][half]);
 }
 
 template <int BITS>

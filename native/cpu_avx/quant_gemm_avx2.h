@@ -58,12 +58,16 @@ HOTSET_INLINE __m256 scales_of(const QuantMatrix& w, int64_t n, const Blocks& b)
   const int64_t at = n * w.scale_stride + b.first;
   __m256 s;
   if (w.scale_type == 1) {
-    const float* p = (const float*)w.scales + at;
-    if (b.count == 1) return _mm256_broadcast_ss(p);
-    s = _mm256_maskload_ps(p, first8(b.count));
+    const char* p = (const char*)w.scales + 4 * at;
+    if (b.count == 1) {
+      float one;
+      memcpy(&one, p, 4);
+      return _mm256_set1_ps(one);
+    }
+    s = _mm256_maskload_ps((const float*)p, first8(b.count));
   } else {
-    const uint16_t* p = (const uint16_t*)w.scales + at;
-    uint16_t copy[8] = {0};
+    const char* p = (const char*)w.scales + 2 * at;
+    char copy[16] = {0};
     if (b.count < 8) {
       memcpy(copy, p, (size_t)b.count * 2);
       p = copy;
@@ -87,6 +91,20 @@ HOTSET_INLINE __m256i zeros_of(const QuantMatrix& w, int64_t n, const Blocks& b)
   if (BITS == 8) return _mm256_permutevar8x32_epi32(_mm256_cvtepu8_epi32(_mm_cvtsi64_si128((long long)codes)), b.index);
   const __m256i position = _mm256_slli_epi32(b.index, BITS == 4 ? 2 : 1);
   return _mm256_and_si256(_mm256_srlv_epi32(_mm256_set1_epi32((int)codes), position), _mm256_set1_epi32((1 << BITS) - 1));
+}
+
+// A product with few rows reads W once, four rows at a time: too short for the hardware to see streams. The distance, in bytes, from
+// a code to one that is read about 4 KiB later, at the same place of a later row.
+HOTSET_INLINE int64_t prefetch_distance(const QuantMatrix& w) {
+  const int64_t four_rows = 4 * w.row_bytes;
+  return four_rows <= 0 || four_rows >= 4096 ? four_rows : round_up(4096, four_rows);
+}
+
+// Scales of the four rows that are read after those of rows n ... n + 3, or some rows later when rows are short.
+HOTSET_INLINE void prefetch_scales(const QuantMatrix& w, int64_t n) {
+  const int64_t size = w.scale_type == 1 ? 4 : 2, four_rows = 4 * w.scale_stride * size;
+  const char* p = (const char*)w.scales + n * w.scale_stride * size + (four_rows < 1024 ? 1024 : four_rows);
+  for (int64_t at = 0; at < four_rows; at += 64) _mm_prefetch(p + at, _MM_HINT_T0);
 }
 
 // r[i][j] becomes r[j][i].
@@ -128,11 +146,10 @@ struct Store {
   bool first, last;  // panel of the row
 };
 
-HOTSET_INLINE __m256 start_sum(const Store& out, int64_t row, int half) {
-  return out.first ? _mm256_setzero_ps() : _mm256_maskload_ps(out.y + row * out.ldy + 8 * half, out.mask[half]);
-}
+HOTSET_INLINE void prefetch_y(const Store& out, int64_t row) { __builtin_prefetch(out.y + row * out.ldy, 1); }
 
-HOTSET_INLINE void end_sum(const Store& out, int64_t row, int half, __m256 sum) {
+HOTSET_INLINE void store_sum(const Store& out, int64_t row, int half, __m256 sum) {
+  if (!out.first) sum = _mm256_add_ps(sum, _mm256_maskload_ps(out.y + row * out.ldy + 8 * half, out.mask[half]));
   if (out.last && out.bias) sum = _mm256_add_ps(sum, _mm256_maskload_ps(out.bias + 8 * half, out.mask[half]));
   _mm256_maskstore_ps(out.y + row * out.ldy + 8 * half, out.mask[half], sum);
 }

@@ -58,11 +58,15 @@ HOTSET_INLINE __m512 scales_of(const QuantMatrix& w, int64_t n, const Blocks& b)
   const __mmask16 mask = first16(b.count);
   __m512 s;
   if (w.scale_type == 1) {
-    const float* p = (const float*)w.scales + at;
-    if (b.count == 1) return _mm512_set1_ps(_mm_cvtss_f32(_mm_load_ss(p)));
+    const char* p = (const char*)w.scales + 4 * at;
+    if (b.count == 1) {
+      float one;
+      memcpy(&one, p, 4);
+      return _mm512_set1_ps(one);
+    }
     s = _mm512_maskz_loadu_ps(mask, p);
   } else {
-    const __m256i half = _mm256_maskz_loadu_epi16(mask, (const uint16_t*)w.scales + at);
+    const __m256i half = _mm256_maskz_loadu_epi16(mask, (const char*)w.scales + 2 * at);
     s = w.scale_type == 10 ? _mm512_cvtph_ps(half) : _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(half), 16));
   }
   return _mm512_permutexvar_ps(b.index, s);

@@ -148,16 +148,20 @@ HOTSET_INLINE __m256i dot_chunk(__m256i bytes, const int8_t* q) {
   return _mm256_madd_epi16(pairs, one);
 }
 
-template <int BITS, int MR>
+template <int BITS, int MR, bool ZEROS>
 static void few_rows(const QuantMatrix& w, const Row<BITS>& rows, int64_t i, int64_t n0, int64_t n1, const float* bias, float* y,
                      int64_t ldy) {
   const int shift = block_shift(w);
   const __m256i lane_group = _mm256_srli_epi32(lanes(), BITS == 8 ? 3 : BITS == 4 ? 2 : 1);
+  const int64_t ahead = prefetch_distance(w);
   for (int64_t n = n0; n < n1; n += 4) {
+    prefetch_scales(w, n);
     __m256 sum[4][MR], shifted[4][MR];
     int64_t row[4];  // rows past the end repeat the last one
+    const uint8_t* codes[4];
     for (int r = 0; r < 4; ++r) {
       row[r] = smaller(n + r, n1 - 1);
+      codes[r] = w.codes + row[r] * w.row_bytes;
       for (int m = 0; m < MR; ++m) sum[r][m] = shifted[r][m] = _mm256_setzero_ps();
     }
     for (int64_t k0 = 0; k0 < w.k; k0 += 256) {
@@ -165,18 +169,21 @@ static void few_rows(const QuantMatrix& w, const Row<BITS>& rows, int64_t i, int
       __m256 scale[4][MR];
       for (int r = 0; r < 4; ++r) {
         const __m256 s = scales_of(w, row[r], blocks);
-        const __m256 zero = w.zero_points ? _mm256_cvtepi32_ps(zeros_of<BITS>(w, row[r], blocks)) : _mm256_set1_ps(1 << (BITS - 1));
+        __m256 zero;
+        if (ZEROS) zero = _mm256_cvtepi32_ps(zeros_of<BITS>(w, row[r], blocks));
         for (int m = 0; m < MR; ++m) {
           const float* d = rows.d(i + m) + k0 / 32;
           scale[r][m] = _mm256_mul_ps(s, _mm256_load_ps(d));
-          shifted[r][m] = _mm256_fmadd_ps(scale[r][m], _mm256_mul_ps(zero, _mm256_load_ps(d + rows.groups)), shifted[r][m]);
+          const __m256 q_sum = _mm256_load_ps(d + rows.groups);
+          shifted[r][m] = _mm256_fmadd_ps(scale[r][m], ZEROS ? _mm256_mul_ps(zero, q_sum) : q_sum, shifted[r][m]);
         }
       }
       __m256i index = lane_group;
       for (int64_t k = k0; k < k0 + 256 && k < w.k; k += 256 / BITS) {
         const int64_t bytes_left = ((w.k - k) * BITS + 7) / 8;
         for (int r = 0; r < 4; ++r) {
-          const __m256i bytes = load_codes(w.codes + row[r] * w.row_bytes + k * BITS / 8, bytes_left);
+          const __m256i bytes = load_codes(codes[r] + k * BITS / 8, bytes_left);
+          _mm_prefetch((const char*)codes[r] + k * BITS / 8 + ahead, _MM_HINT_T0);
           for (int m = 0; m < MR; ++m) {
             const __m256 dot = _mm256_cvtepi32_ps(dot_chunk<BITS>(bytes, rows.q(i + m) + k));
             sum[r][m] = _mm256_fmadd_ps(dot, _mm256_permutevar8x32_ps(scale[r][m], index), sum[r][m]);
@@ -185,8 +192,9 @@ static void few_rows(const QuantMatrix& w, const Row<BITS>& rows, int64_t i, int
         index = _mm256_add_epi32(index, _mm256_set1_epi32(8 / BITS));
       }
     }
+    const __m256 zero = _mm256_set1_ps(ZEROS ? 1 : 1 << (BITS - 1));
     for (int m = 0; m < MR; ++m) {
-      for (int r = 0; r < 4; ++r) sum[r][m] = _mm256_sub_ps(sum[r][m], shifted[r][m]);
+      for (int r = 0; r < 4; ++r) sum[r][m] = _mm256_fnmadd_ps(zero, shifted[r][m], sum[r][m]);
       store4(y + (i + m) * ldy + n, sum4(sum[0][m], sum[1][m], sum[2][m], sum[3][m]), bias ? bias + n : nullptr, n1 - n);
     }
   }
@@ -236,17 +244,22 @@ template <int BITS, int MR, bool ZEROS>
 static void many_rows_tile(const Panel* panel, const Row<BITS>& rows, int64_t i, int64_t k0, int groups, const Store& out) {
   constexpr int PLANES = 8 / BITS, kHalves = BITS == 8 ? 2 : 1;
   __m256 sum[MR][2];
-  for (int m = 0; m < MR; ++m)
-    for (int half = 0; half < 2; ++half) sum[m][half] = start_sum(out, i + m, half);
-  const int64_t stride = rows.stride();
-  const int8_t* q = rows.q(i) + k0;
-  const float* d = rows.d(i) + k0 / 32;
+  for (int m = 0; m < MR; ++m) {
+    sum[m][0] = sum[m][1] = _mm256_setzero_ps();
+    prefetch_y(out, i + m);
+  }
+  const int64_t to_d = rows.code_bytes + k0 / 8, to_sum = to_d + 4 * rows.groups, to_shift = to_sum + 4 * rows.groups;
+  const char* base[MR];
+  for (int m = 0; m < MR; ++m) base[m] = (const char*)rows.q(i + m);
   for (int g = 0; g < groups; ++g) {
-    const int8_t* group_q = q + g / (8 / BITS) * (256 / BITS) + g % (8 / BITS) * (4 * BITS);
+    const int64_t to_q = k0 + g / (8 / BITS) * (256 / BITS) + g % (8 / BITS) * (4 * BITS);
+    const char* q[MR];
     __m256i dot[MR][2];
     for (int m = 0; m < MR; ++m) {
-      const int32_t shift = ((const int32_t*)((const char*)d + m * stride))[g + 2 * rows.groups];
-      dot[m][0] = dot[m][1] = _mm256_set1_epi32(shift);
+      q[m] = base[m] + to_q;
+      __asm__("" : "+r"(q[m]));  // one pointer a row and small offsets; left alone, gcc keeps many sums of offsets in memory
+      const int32_t* shift = (const int32_t*)(base[m] + to_shift) + g;
+      dot[m][0] = dot[m][1] = _mm256_set1_epi32(*shift);
     }
 #pragma GCC unroll 2
     for (int h = 0; h < kHalves; ++h) {
@@ -256,7 +269,7 @@ static void many_rows_tile(const Panel* panel, const Row<BITS>& rows, int64_t i,
       for (int j = 0; j < 8; ++j, codes += 2 * kHalves) {
         for (int m = 0; m < MR; ++m) {
           int32_t four;
-          memcpy(&four, group_q + m * stride + 32 * (j % PLANES) + 4 * (j / PLANES), 4);
+          memcpy(&four, q[m] + 32 * (j % PLANES) + 4 * (j / PLANES), 4);
           const __m256i x = _mm256_set1_epi32(four);
           const __m256i p0 = _mm256_maddubs_epi16(codes[0], x), p1 = _mm256_maddubs_epi16(codes[1], x);
           pairs[m][0] = j == 0 ? p0 : _mm256_add_epi16(pairs[m][0], p0);
@@ -268,17 +281,16 @@ static void many_rows_tile(const Panel* panel, const Row<BITS>& rows, int64_t i,
         for (int half = 0; half < 2; ++half) dot[m][half] = _mm256_add_epi32(dot[m][half], _mm256_madd_epi16(pairs[m][half], weight));
     }
     for (int m = 0; m < MR; ++m) {
-      const float* dm = (const float*)((const char*)d + m * stride) + g;
-      const __m256 scale_x = _mm256_broadcast_ss(dm);
+      const __m256 scale_x = _mm256_broadcast_ss((const float*)(base[m] + to_d) + g);
       for (int half = 0; half < 2; ++half) {
         __m256 value = _mm256_cvtepi32_ps(dot[m][half]);
-        if (ZEROS) value = _mm256_fmadd_ps(panel->offset[g][half], _mm256_broadcast_ss(dm + rows.groups), value);
+        if (ZEROS) value = _mm256_fmadd_ps(panel->offset[g][half], _mm256_broadcast_ss((const float*)(base[m] + to_sum) + g), value);
         sum[m][half] = _mm256_fmadd_ps(_mm256_mul_ps(value, scale_x), panel->scale[g][half], sum[m][half]);
       }
     }
   }
   for (int m = 0; m < MR; ++m)
-    for (int half = 0; half < 2; ++half) end_sum(out, i + m, half, sum[m][half]);
+    for (int half = 0; half < 2; ++half) store_sum(out, i + m, half, sum[m][half]);
 }
 
 template <int BITS, bool ZEROS>
@@ -294,15 +306,24 @@ static void many_rows_tiles(const Panel* panel, const Row<BITS>& rows, int64_t m
   }
 }
 
+template <int BITS, int MR>
+static void few_rows_any(const QuantMatrix& w, const Row<BITS>& rows, int64_t i, int64_t n0, int64_t n1, const float* bias, float* y,
+                         int64_t ldy) {
+  if (w.zero_points)
+    few_rows<BITS, MR, true>(w, rows, i, n0, n1, bias, y, ldy);
+  else
+    few_rows<BITS, MR, false>(w, rows, i, n0, n1, bias, y, ldy);
+}
+
 template <int BITS>
 static void multiply(const QuantMatrix& w, const void* prepared, int64_t m, int64_t m0, int64_t m1, int64_t n0, int64_t n1,
                      const float* bias, float* y, int64_t ldy, void* scratch) {
   if (n0 >= n1) return;
   const Row<BITS> rows = Row<BITS>::make(prepared, w.k);
   if (m <= kFewRows) {
-    if (m1 - m0 == 1) few_rows<BITS, 1>(w, rows, m0, n0, n1, bias, y, ldy);
-    if (m1 - m0 == 2) few_rows<BITS, 2>(w, rows, m0, n0, n1, bias, y, ldy);
-    if (m1 - m0 == 3) few_rows<BITS, 3>(w, rows, m0, n0, n1, bias, y, ldy);
+    if (m1 - m0 == 1) few_rows_any<BITS, 1>(w, rows, m0, n0, n1, bias, y, ldy);
+    if (m1 - m0 == 2) few_rows_any<BITS, 2>(w, rows, m0, n0, n1, bias, y, ldy);
+    if (m1 - m0 == 3) few_rows_any<BITS, 3>(w, rows, m0, n0, n1, bias, y, ldy);
     return;
   }
   const int shift = block_shift(w);

@@ -22,15 +22,15 @@ namespace {
 
 using namespace hotset::cpu;
 
-// Bytes that end right before a page nobody may touch.
+// Bytes that end right before a page nobody may touch, or `early` bytes sooner.
 class GuardedBytes {
  public:
-  explicit GuardedBytes(size_t size) : size_(size) {
+  explicit GuardedBytes(size_t size, size_t early = 0) : size_(size) {
     const size_t page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
-    mapped_ = (size + page - 1) / page * page + page;
+    mapped_ = (size + early + page - 1) / page * page + page;
     base_ = static_cast<uint8_t*>(mmap(nullptr, mapped_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
     if (base_ == MAP_FAILED || mprotect(base_ + mapped_ - page, page, PROT_NONE) != 0) std::abort();
-    data_ = base_ + mapped_ - page - size;
+    data_ = base_ + mapped_ - page - size - early;
   }
   ~GuardedBytes() { munmap(base_, mapped_); }
   GuardedBytes(const GuardedBytes&) = delete;
@@ -106,7 +106,7 @@ void check(const std::vector<Tier>& all, const Problem& p) {
   GuardedBytes codes(static_cast<size_t>((p.n - 1) * (used + gap) + used));
   for (size_t i = 0; i < codes.size(); ++i) codes.data()[i] = static_cast<uint8_t>(p.inputs == Inputs::kExtreme && below(2) ? 255 : rng());
   const int64_t scale_gap = static_cast<int64_t>(below(2)), scale_size = p.scale_type == 1 ? 4 : 2;
-  GuardedBytes scales(static_cast<size_t>(((p.n - 1) * (blocks + scale_gap) + blocks) * scale_size));
+  GuardedBytes scales(static_cast<size_t>(((p.n - 1) * (blocks + scale_gap) + blocks) * scale_size), below(2) * below(4));
   std::vector<double> scale_values(scales.size() / static_cast<size_t>(scale_size));
   for (size_t i = 0; i < scale_values.size(); ++i) {
     const float s = p.inputs == Inputs::kExact ? 1.0f : real(rng) * 0.05f + (below(2) ? 0.1f : -0.1f);
