@@ -8,7 +8,7 @@
 //
 // Three loops:
 //   few rows, W[N][K]   dot products over K, one vector sum for each output
-//   few rows, B[K][N]   one row: y += x[k] * B[k] over eight k at once, so that memory is read in long runs; more: tiles
+//   few rows, B[K][N]   y += x[k] * B[k] over four or eight k at once, so that memory is read in long runs
 //   many rows           panels of kKc x 2 vectors are widened and packed, then a register tile runs over them
 
 constexpr int kKc = 256;          // panel: kKc * 2 * kLanes floats, half of a first-level cache
@@ -75,85 +75,64 @@ void dots(const FloatMatrix& w, const float* x, int64_t ldx, int64_t m0, int64_t
 
 // --- few rows, B[K][N]
 
-template <int D, int KR>
-inline void add_scaled_rows(const FloatMatrix& w, const float* x, int64_t k, int64_t n0, int64_t n1, float* y) {
+// y_i += x_i[k + r] * B[k + r] for MR rows i and KR values r, columns [n0, n1).
+template <int D, int MR, int KR>
+inline void add_scaled_rows(const FloatMatrix& w, const float* x, int64_t ldx, int64_t k, int64_t n0, int64_t n1, float* y, int64_t ldy) {
   const int64_t base = k * w.stride_k;
-  V xv[KR];
+  V xv[MR][KR];
 #pragma GCC unroll 8
-  for (int r = 0; r < KR; ++r) xv[r] = set1(x[k + r]);
+  for (int i = 0; i < MR; ++i)
+#pragma GCC unroll 8
+    for (int r = 0; r < KR; ++r) xv[i][r] = set1(x[i * ldx + k + r]);
   int64_t n = n0;
   for (; n + kLanes <= n1; n += kLanes) {
-    V acc = k == 0 ? zero() : load(y + n);
+    V wv[KR];
 #pragma GCC unroll 8
-    for (int r = 0; r < KR; ++r) acc = fma(xv[r], load_as<D>(w.data, base + r * w.stride_k + n), acc);
-    store(y + n, acc);
+    for (int r = 0; r < KR; ++r) wv[r] = load_as<D>(w.data, base + r * w.stride_k + n);
+#pragma GCC unroll 8
+    for (int i = 0; i < MR; ++i) {
+      V acc = k == 0 ? zero() : load(y + i * ldy + n);
+#pragma GCC unroll 8
+      for (int r = 0; r < KR; ++r) acc = fma(xv[i][r], wv[r], acc);
+      store(y + i * ldy + n, acc);
+    }
   }
   if (const int rest = static_cast<int>(n1 - n)) {
-    V acc = k == 0 ? zero() : load_first(y + n, rest);
-    for (int r = 0; r < KR; ++r) acc = fma(xv[r], load_first_as<D>(w.data, base + r * w.stride_k + n, rest), acc);
-    store_first(y + n, acc, rest);
-  }
-}
-
-template <int D>
-inline void one_row(const FloatMatrix& w, const float* x, int64_t n0, int64_t n1, const float* bias, float* y) {
-  constexpr int64_t kWidth = 2048;  // of y: 8 KiB
-  for (int64_t n = n0; n < n1; n += kWidth) {
-    const int64_t end = least(n + kWidth, n1);
-    int64_t k = 0;
-    for (; k + 8 <= w.k; k += 8) add_scaled_rows<D, 8>(w, x, k, n, end, y);
-    for (; k < w.k; ++k) add_scaled_rows<D, 1>(w, x, k, n, end, y);
-    if (bias)
-      for (int64_t j = n; j < end; ++j) y[j] += bias[j];
-  }
-}
-
-template <int D, int MR, int NV>
-inline void column_tile(const FloatMatrix& w, const float* x, int64_t ldx, int64_t n, int width, const float* bias, float* y, int64_t ldy) {
-  V acc[MR][NV];
 #pragma GCC unroll 8
-  for (int i = 0; i < MR; ++i)
+    for (int i = 0; i < MR; ++i) {
+      V acc = k == 0 ? zero() : load_first(y + i * ldy + n, rest);
 #pragma GCC unroll 8
-    for (int j = 0; j < NV; ++j) acc[i][j] = zero();
-  for (int64_t k = 0; k < w.k; ++k) {
-    const int64_t row = k * w.stride_k + n;
-#pragma GCC unroll 8
-    for (int j = 0; j < NV; ++j) {
-      const V wv = width == NV * kLanes ? load_as<D>(w.data, row + j * kLanes) : load_first_as<D>(w.data, row, width);
-#pragma GCC unroll 8
-      for (int i = 0; i < MR; ++i) acc[i][j] = fma(set1(x[i * ldx + k]), wv, acc[i][j]);
+      for (int r = 0; r < KR; ++r) acc = fma(xv[i][r], load_first_as<D>(w.data, base + r * w.stride_k + n, rest), acc);
+      store_first(y + i * ldy + n, acc, rest);
     }
   }
-#pragma GCC unroll 8
-  for (int i = 0; i < MR; ++i)
-#pragma GCC unroll 8
-    for (int j = 0; j < NV; ++j) {
-      float* out = y + i * ldy + n + j * kLanes;
-      if (width == NV * kLanes) store(out, bias ? add(acc[i][j], load(bias + n + j * kLanes)) : acc[i][j]);
-      else store_first(out, bias ? add(acc[i][j], load_first(bias + n, width)) : acc[i][j], width);
-    }
 }
 
-template <int D, int MR>
-inline void column_rows(const FloatMatrix& w, const float* x, int64_t ldx, int64_t n0, int64_t n1, const float* bias, float* y, int64_t ldy) {
-  constexpr int kNv = kDotRows * 4 / MR;
-  int64_t n = n0;
-  for (; n + kNv * kLanes <= n1; n += kNv * kLanes) column_tile<D, MR, kNv>(w, x, ldx, n, kNv * kLanes, bias, y, ldy);
-  for (; n < n1; n += kLanes) column_tile<D, MR, 1>(w, x, ldx, n, static_cast<int>(least(kLanes, n1 - n)), bias, y, ldy);
+// All rows over KR values of k: their weights come from memory for the first group and from the cache for the next.
+template <int D, int KR>
+inline void add_scaled(const FloatMatrix& w, const float* x, int64_t ldx, int64_t rows, int64_t k, int64_t n0, int64_t n1, float* y, int64_t ldy) {
+  int64_t i = 0;
+  for (; i + kDotRows <= rows; i += kDotRows) add_scaled_rows<D, kDotRows, KR>(w, x + i * ldx, ldx, k, n0, n1, y + i * ldy, ldy);
+  for (; i + 2 <= rows; i += 2) add_scaled_rows<D, 2, KR>(w, x + i * ldx, ldx, k, n0, n1, y + i * ldy, ldy);
+  if (i < rows) add_scaled_rows<D, 1, KR>(w, x + i * ldx, ldx, k, n0, n1, y + i * ldy, ldy);
 }
 
 template <int D>
 void columns(const FloatMatrix& w, const float* x, int64_t ldx, int64_t m0, int64_t m1, int64_t n0, int64_t n1, const float* bias,
              float* y, int64_t ldy) {
-  if (m1 - m0 == 1) return one_row<D>(w, x + m0 * ldx, n0, n1, bias, y + m0 * ldy);
-  constexpr int64_t kStep = 4 * kLanes;
-  const int64_t step = m1 - m0 > kDotRows ? kStep : n1 - n0;
-  for (int64_t n = n0; n < n1; n += step) {
-    const int64_t end = least(n + step, n1);
-    int64_t i = m0;
-    for (; i + kDotRows <= m1; i += kDotRows) column_rows<D, kDotRows>(w, x + i * ldx, ldx, n, end, bias, y + i * ldy, ldy);
-    for (; i + 2 <= m1; i += 2) column_rows<D, 2>(w, x + i * ldx, ldx, n, end, bias, y + i * ldy, ldy);
-    if (i < m1) column_rows<D, 1>(w, x + i * ldx, ldx, n, end, bias, y + i * ldy, ldy);
+  const int64_t rows = m1 - m0, width = rows == 1 ? 2048 : 1024;  // the sums of all rows stay in the first-level cache
+  x += m0 * ldx;
+  y += m0 * ldy;
+  for (int64_t n = n0; n < n1; n += width) {
+    const int64_t end = least(n + width, n1);
+    int64_t k = 0;
+    if (rows == 1)
+      for (; k + 8 <= w.k; k += 8) add_scaled_rows<D, 1, 8>(w, x, ldx, k, n, end, y, ldy);
+    for (; k + 4 <= w.k; k += 4) add_scaled<D, 4>(w, x, ldx, rows, k, n, end, y, ldy);
+    for (; k < w.k; ++k) add_scaled<D, 1>(w, x, ldx, rows, k, n, end, y, ldy);
+    if (bias)
+      for (int64_t i = 0; i < rows; ++i)
+        for (int64_t j = n; j < end; ++j) y[i * ldy + j] += bias[j];
   }
 }
 
