@@ -90,7 +90,7 @@ constexpr UnaryTable kRelu = relu_table();
 Result<std::unique_ptr<Kernel>> make_gelu(const OpContext& c) {
   const std::string approximate = c.node().get_string("approximate", "none");
   if (approximate == "none") return make_unary<kFloatTable<GeluOp>>(c);
-  if (approximate == "tanh") return make_unary<kFloatTable<GeluTanhOp>>(c);
+  if (approximate == "tanh") return make_vector_unary<GeluTanhOp, cpu::Function::gelu_tanh>(c);
   return c.fail(Code::invalid_model, "approximate '%s', expected none or tanh", approximate.c_str());
 }
 
@@ -99,17 +99,21 @@ Result<std::unique_ptr<Kernel>> make_with(const OpContext& c, float alpha, float
   return make_kernel<UnaryKernel>(kFloatTable<Op>, DType::undefined, c.node().get_float("alpha", alpha), c.node().get_float("beta", beta));
 }
 
+Result<std::unique_ptr<Kernel>> make_swish(const OpContext& c, float alpha) {
+  return make_kernel<UnaryKernel>(vector_table<SwishOp, cpu::Function::swish>(), DType::undefined, c.node().get_float("alpha", alpha), 0.0f);
+}
+
 }  // namespace
 
 HOTSET_OPS(activation,
-           {"", "Sigmoid", 6, kLatest, make_unary<kFloatTable<SigmoidOp>>},
-           {"", "Tanh", 6, kLatest, make_unary<kFloatTable<TanhOp>>},
+           {"", "Sigmoid", 6, kLatest, make_vector_unary<SigmoidOp, cpu::Function::sigmoid>},
+           {"", "Tanh", 6, kLatest, make_vector_unary<TanhOp, cpu::Function::tanh>},
            {"", "Softplus", 1, kLatest, make_unary<kFloatTable<SoftplusOp>>},
            {"", "Relu", 6, kLatest, make_unary<kRelu>},
            {"", "Gelu", 20, kLatest, make_gelu},
            {"com.microsoft", "Gelu", 1, kLatest, make_unary<kFloatTable<GeluOp>>},
-           {"", "Swish", 24, kLatest, [](const OpContext& c) { return make_with<SwishOp>(c, 1.0f); }},
-           {"com.microsoft", "QuickGelu", 1, kLatest, [](const OpContext& c) { return make_with<SwishOp>(c, 1.702f); }},
+           {"", "Swish", 24, kLatest, [](const OpContext& c) { return make_swish(c, 1.0f); }},
+           {"com.microsoft", "QuickGelu", 1, kLatest, [](const OpContext& c) { return make_swish(c, 1.702f); }},
            {"", "LeakyRelu", 6, kLatest, [](const OpContext& c) { return make_with<LeakyReluOp>(c, 0.01f); }},
            {"", "Elu", 6, kLatest, [](const OpContext& c) { return make_with<EluOp>(c, 1.0f); }},
            {"", "HardSigmoid", 6, kLatest, [](const OpContext& c) { return make_with<HardSigmoidOp>(c, 0.2f, 0.5f); }});

@@ -155,8 +155,16 @@ class PowKernel final : public BinaryKernel {
   }
 };
 
-Result<std::unique_ptr<Kernel>> make_div(const OpContext&) {
-  return make_kernel<DivisionKernel>(kBinaryTable<DivOp, kNumbers>);
+template <class Op, cpu::Arithmetic op>
+const BinaryTable& arithmetic_table() {
+  static const BinaryTable table = with_vectors(kBinaryTable<Op, kNumbers>, op);
+  return table;
+}
+
+template <class K, class Op, cpu::Arithmetic op>
+Result<std::unique_ptr<Kernel>> make_arithmetic(const OpContext& c) {
+  if (c.n_inputs() != 2) return c.fail(Code::invalid_model, "%d inputs, expected 2", c.n_inputs());
+  return make_kernel<K>(arithmetic_table<Op, op>());
 }
 
 Result<std::unique_ptr<Kernel>> make_mod(const OpContext& c) {
@@ -171,10 +179,10 @@ Result<std::unique_ptr<Kernel>> make_pow(const OpContext&) {
 }  // namespace
 
 HOTSET_OPS(arithmetic,
-           {"", "Add", 7, kLatest, make_binary<AddOp, kNumbers>},
-           {"", "Sub", 7, kLatest, make_binary<SubOp, kNumbers>},
-           {"", "Mul", 7, kLatest, make_binary<MulOp, kNumbers>},
-           {"", "Div", 7, kLatest, make_div},
+           {"", "Add", 7, kLatest, make_arithmetic<BinaryKernel, AddOp, cpu::Arithmetic::add>},
+           {"", "Sub", 7, kLatest, make_arithmetic<BinaryKernel, SubOp, cpu::Arithmetic::sub>},
+           {"", "Mul", 7, kLatest, make_arithmetic<BinaryKernel, MulOp, cpu::Arithmetic::mul>},
+           {"", "Div", 7, kLatest, make_arithmetic<DivisionKernel, DivOp, cpu::Arithmetic::div>},
            {"", "Mod", 10, kLatest, make_mod},
            {"", "Pow", 7, kLatest, make_pow});
 

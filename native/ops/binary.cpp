@@ -19,6 +19,13 @@ Status BinaryKernel::infer(InferContext& c) const {
   return {};
 }
 
+BinaryTable with_vectors(BinaryTable table, cpu::Arithmetic op) {
+  const cpu::ElementwiseKernels* kernels = cpu::elementwise_kernels();
+  constexpr DType kTypes[] = {DType::f32, DType::f16, DType::bf16};
+  for (int i = 0; kernels && i < 3; ++i) table[static_cast<size_t>(kTypes[i])] = kernels->arithmetic[static_cast<int>(op)][i];
+  return table;
+}
+
 void run_binary(BinaryLoop loop, const Tensor& a, const Tensor& b, Tensor& out, ThreadPool* pool) {
   const int64_t n = out.size(), na = a.size(), nb = b.size();
   if (n == 0) return;

@@ -4,6 +4,7 @@
 #include <array>
 #include <memory>
 
+#include "cpu_avx/elementwise.h"
 #include "ops/broadcast.h"
 #include "ops/elements.h"
 #include "ops/op.h"
@@ -81,6 +82,9 @@ constexpr BinaryTable make_binary_table() {
 }
 template <class Op, int types>
 inline constexpr BinaryTable kBinaryTable = make_binary_table<Op, types>();
+
+// The table with the vector loops of this CPU where it has them.
+BinaryTable with_vectors(BinaryTable table, cpu::Arithmetic op);
 
 // Applies a loop to two tensors that broadcast to `out`.
 void run_binary(BinaryLoop loop, const Tensor& a, const Tensor& b, Tensor& out, ThreadPool* pool);

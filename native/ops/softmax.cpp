@@ -3,6 +3,7 @@
 #include <cmath>
 #include <limits>
 
+#include "cpu_avx/elementwise.h"
 #include "ops/elements.h"
 
 namespace hotset::ops {
@@ -19,6 +20,8 @@ class Softmax final : public Kernel {
     HOTSET_FAIL_IF(in.rank > 0 && !normalize_axis(axis_, in.rank, &axis), invalid_argument, "axis %lld is out of range for shape %s",
                    static_cast<long long>(axis_), to_text(in).c_str());
     c.set_output(0, c.dtype(0), in);
+    if (rows_of(in, axis).inner == 1 && c.dtype(0) != DType::f64)  // a row as float32 for each thread
+      c.set_workspace(static_cast<size_t>(rows_of(in, axis).n) * sizeof(float) * static_cast<size_t>(c.n_threads()));
     return {};
   }
 
@@ -27,10 +30,14 @@ class Softmax final : public Kernel {
     const Tensor& out = *c.outputs[0];
     if (in.size() == 0) return {};
     const int rank = in.shape.rank, axis = rank == 0 ? 0 : static_cast<int>(axis_ < 0 ? axis_ + rank : axis_);
-    const int64_t outer = in.shape.product(0, axis);
-    const int64_t n = flat_ ? in.shape.product(axis, rank) : rank == 0 ? 1 : in.shape[axis];
-    const int64_t inner = flat_ || rank == 0 ? 1 : in.shape.product(axis + 1, rank);
-    over_range(in.size() < (1 << 13) ? nullptr : c.pool, outer * inner, std::max<int64_t>(1, (1 << 12) / n), [&](int64_t begin, int64_t end) {
+    const Rows rows = rows_of(in.shape, axis);
+    const int64_t n = rows.n, inner = rows.inner;
+    const cpu::ElementwiseKernels* kernels = cpu::elementwise_kernels();
+    if (kernels && !log_ && inner == 1 && in.dtype != DType::f64) {
+      run_rows(c, rows.outer, n, kernels->softmax);
+      return {};
+    }
+    over_range(in.size() < kShared ? nullptr : c.pool, rows.outer * inner, std::max<int64_t>(1, kShared / 2 / n), [&](int64_t begin, int64_t end) {
       visit_float(in.dtype, [&](auto tag) {
         for (int64_t r = begin; r < end; ++r) row<decltype(tag)>(in.data, out.data, r / inner * n * inner + r % inner, n, inner);
       });
@@ -39,6 +46,39 @@ class Softmax final : public Kernel {
   }
 
  private:
+  static constexpr int64_t kShared = 1 << 13;  // elements from which rows are shared among threads
+
+  struct Rows {
+    int64_t outer, n, inner;
+  };
+  Rows rows_of(const Shape& s, int axis) const {
+    if (s.rank == 0) return {1, 1, 1};
+    return {s.product(0, axis), flat_ ? s.product(axis, s.rank) : s[axis], flat_ ? 1 : s.product(axis + 1, s.rank)};
+  }
+
+  static void run_rows(const RunContext& c, int64_t rows, int64_t n, cpu::SoftmaxRow softmax) {
+    const Tensor& in = *c.inputs[0];
+    const Tensor& out = *c.outputs[0];
+    const int64_t bytes = element_bytes(in.dtype);
+    const auto row = [&](int64_t r, int thread) {
+      const char* from = in.as<char>() + r * n * bytes;
+      char* to = out.as<char>() + r * n * bytes;
+      if (in.dtype == DType::f32) return softmax(reinterpret_cast<const float*>(from), reinterpret_cast<float*>(to), n);
+      float* wide = static_cast<float*>(c.workspace) + n * thread;
+      cpu::to_f32(in.dtype, from, wide, n);
+      softmax(wide, wide, n);
+      cpu::from_f32(in.dtype, wide, to, n);
+    };
+    if (rows * n < 4 * kShared) {
+      for (int64_t r = 0; r < rows; ++r) row(r, 0);
+      return;
+    }
+    const int64_t step = std::max<int64_t>(1, kShared / n);
+    c.pool->parallel_for((rows + step - 1) / step, [&](int64_t task, int thread) {
+      for (int64_t r = task * step, end = std::min(rows, r + step); r < end; ++r) row(r, thread);
+    });
+  }
+
   // Exponentials are formed twice for 16-bit types rather than rounded in between.
   template <class T>
   void row(const void* in, void* out, int64_t base, int64_t n, int64_t step) const {

@@ -4,6 +4,7 @@
 #include <array>
 #include <memory>
 
+#include "cpu_avx/elementwise.h"
 #include "ops/elements.h"
 
 namespace hotset::ops {
@@ -46,6 +47,21 @@ constexpr UnaryTable make_float_table() {
 template <class Op>
 inline constexpr UnaryTable kFloatTable = make_float_table<Op>();
 
+// The table with the vector loops of this CPU where it has them.
+inline UnaryTable with_vectors(UnaryTable table, cpu::Function f) {
+  const cpu::ElementwiseKernels* kernels = cpu::elementwise_kernels();
+  constexpr DType kTypes[] = {DType::f32, DType::f16, DType::bf16};
+  for (int i = 0; kernels && i < 3; ++i) table[static_cast<size_t>(kTypes[i])] = kernels->function[static_cast<int>(f)][i];
+  return table;
+}
+
+// The plain loops of Op, or the vector loops of the same function.
+template <class Op, cpu::Function f>
+const UnaryTable& vector_table() {
+  static const UnaryTable table = with_vectors(kFloatTable<Op>, f);
+  return table;
+}
+
 class UnaryKernel final : public Kernel {
  public:
   UnaryKernel(const UnaryTable& table, DType out, float p0, float p1) : table_(table), out_(out), p_{p0, p1} {}
@@ -81,6 +97,11 @@ class UnaryKernel final : public Kernel {
 template <const UnaryTable& table, DType out = DType::undefined>
 Result<std::unique_ptr<Kernel>> make_unary(const OpContext&) {
   return make_kernel<UnaryKernel>(table, out, 0.0f, 0.0f);
+}
+
+template <class Op, cpu::Function f>
+Result<std::unique_ptr<Kernel>> make_vector_unary(const OpContext&) {
+  return make_kernel<UnaryKernel>(vector_table<Op, f>(), DType::undefined, 0.0f, 0.0f);
 }
 
 }  // namespace hotset::ops
