@@ -14,7 +14,8 @@ namespace {
 
 using namespace avx512;
 
-constexpr int kFewRows = 4;  // most rows of x that the lanes-along-K method takes
+constexpr int kFewRows = 8;  // most rows of x that the lanes-along-K method takes, four at a time
+constexpr int64_t kFewRowsN = 32;
 constexpr int64_t kPanelK = 256;
 constexpr int kPanelN = 32;
 constexpr int64_t kRowsInCache = 1 << 20;  // bytes of prepared rows that stay in a second-level cache beside a panel
@@ -253,12 +254,18 @@ static void multiply(const QuantMatrix& w, const void* prepared, int64_t m, int6
   const float* x = (const float*)prepared;
   const int64_t ldx = row_floats<BITS>(w.k);
   if (m <= kFewRows) {
-    x += m0 * ldx;
-    y += m0 * ldy;
-    if (m1 - m0 == 1) few_rows_any<BITS, 1>(w, x, ldx, n0, n1, bias, y, ldy);
-    if (m1 - m0 == 2) few_rows_any<BITS, 2>(w, x, ldx, n0, n1, bias, y, ldy);
-    if (m1 - m0 == 3) few_rows_any<BITS, 3>(w, x, ldx, n0, n1, bias, y, ldy);
-    if (m1 - m0 == 4) few_rows_any<BITS, 4>(w, x, ldx, n0, n1, bias, y, ldy);
+    // The second four rows of x find these rows of W in the cache.
+    for (int64_t n = n0; n < n1; n += kFewRowsN) {
+      const int64_t end = smaller(n1, n + kFewRowsN);
+      for (int64_t i = m0; i < m1;) {
+        const int64_t left = m1 - i, tile = left <= 4 ? left : left < 8 ? (left + 1) / 2 : 4;
+        if (tile == 1) few_rows_any<BITS, 1>(w, x + i * ldx, ldx, n, end, bias, y + i * ldy, ldy);
+        if (tile == 2) few_rows_any<BITS, 2>(w, x + i * ldx, ldx, n, end, bias, y + i * ldy, ldy);
+        if (tile == 3) few_rows_any<BITS, 3>(w, x + i * ldx, ldx, n, end, bias, y + i * ldy, ldy);
+        if (tile == 4) few_rows_any<BITS, 4>(w, x + i * ldx, ldx, n, end, bias, y + i * ldy, ldy);
+        i += tile;
+      }
+    }
     return;
   }
   // One panel after the other. Prepared rows that do not stay in the cache are walked a column of panels at a time.
