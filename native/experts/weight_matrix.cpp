@@ -95,8 +95,9 @@ WeightMatrix::Parts WeightMatrix::parts(int64_t m, int64_t n) const {
   else if (stages_weights())
     p.weights = round_up_64(static_cast<size_t>(n * stream_bytes(form_.k, kernel_bits_)));
   if (form_.is_fp4()) p.scales = round_up_64(static_cast<size_t>(n * form_.blocks()) * sizeof(float));
-  if (form_.zero_points == ZeroPoints::bytes || (form_.bits == 3 && form_.zero_points != ZeroPoints::middle))
-    p.zero_points = round_up_64(static_cast<size_t>(n * stream_bytes(form_.blocks(), kernel_bits_)));
+  const bool stages_zero_points = form_.zero_points == ZeroPoints::bytes || form_.zero_points == ZeroPoints::along_n ||
+                                  (form_.zero_points == ZeroPoints::packed && form_.bits == 3);
+  if (stages_zero_points) p.zero_points = round_up_64(static_cast<size_t>(n * stream_bytes(form_.blocks(), kernel_bits_)));
   if (form_.bias_dtype != DType::undefined) p.bias = round_up_64(static_cast<size_t>(n) * sizeof(float));
   p.kernel = round_up_64(dense_ ? dense_->scratch_bytes(m, n, form_.k) : quant_->scratch_bytes(m, n, form_.k));
   return p;
@@ -109,7 +110,7 @@ size_t WeightMatrix::scratch_bytes(int64_t m, int64_t n) const {
 
 void WeightMatrix::multiply(const MatrixBytes& bytes, const void* prepared, int64_t m, int64_t m0, int64_t m1, int64_t n0, int64_t n1,
                             float* y, int64_t ldy, void* scratch) const {
-  assert(n0 % kColumnStep == 0 && n1 <= form_.n);
+  assert(0 <= n0 && n1 <= form_.n && m1 <= m);
   const int64_t step = stages_weights() ? kStagedColumns : n1 - n0;
   for (int64_t n = n0; n < n1; n += step)
     multiply_range(bytes, prepared, m, m0, m1, n, std::min(n1, n + step), y + (n - n0), ldy, static_cast<uint8_t*>(scratch));
@@ -198,9 +199,7 @@ void WeightMatrix::multiply_range(const MatrixBytes& bytes, const void* prepared
       w.zero_stride = kernel_zero_row;
       break;
     case ZeroPoints::along_n:
-      w.zero_points = bytes.zero_points + n0 * form_.bits / 8;
-      if (form_.bits != 3) break;
-      widen_3_to_4(w.zero_points, n, zero_points);
+      copy_codes(bytes.zero_points, form_.bits, n0, n, zero_points);  // the range may begin inside a byte
       w.zero_points = zero_points;
       break;
   }

@@ -56,10 +56,10 @@ struct MatrixBytes {
   float global_scale = 1;  // of fp4 and fp8
 };
 
-// The product y = x W^T + bias for one form, with the kernels of this CPU. Column ranges begin at multiples of kColumnStep.
+// The product y = x W^T + bias for one form, with the kernels of this CPU.
 class WeightMatrix {
  public:
-  static constexpr int64_t kColumnStep = 16;
+  static constexpr int64_t kColumnStep = 16;  // ranges of columns that begin at its multiples share no cache line of y
 
   WeightMatrix() = default;
   // int8_activations: rows are quantised; without effect on dense and fp8 matrices.
@@ -74,7 +74,8 @@ class WeightMatrix {
   void prepare(const float* x, int64_t ldx, int64_t m, int64_t m0, int64_t m1, void* prepared) const;
   // Scratch of a thread for calls of up to m rows and n columns; a multiple of 64.
   size_t scratch_bytes(int64_t m, int64_t n) const;
-  // Rows [m0, m1) of the m that were prepared, columns [n0, n1). Element (m0, n0) goes to y[0], rows are ldy apart.
+  // Rows [m0, m1) of the m that were prepared, columns [n0, n1); n0 is even for fp4_by_n. Element (m0, n0) goes to y[0], rows are ldy
+  // apart.
   void multiply(const MatrixBytes& bytes, const void* prepared, int64_t m, int64_t m0, int64_t m1, int64_t n0, int64_t n1, float* y,
                 int64_t ldy, void* scratch) const;
 

@@ -54,6 +54,13 @@ void widen_3_to_4(const uint8_t* src, int64_t count, uint8_t* dst) {
   }
 }
 
+void copy_codes(const uint8_t* src, int bits, int64_t first, int64_t count, uint8_t* dst) {
+  const int width = bits == 3 ? 4 : bits, shift = bits == 3 ? 4 : 0;
+  std::fill_n(dst, stream_bytes(count, width), uint8_t{0});
+  for (int64_t i = 0; i < count; ++i)
+    dst[i * width / 8] |= static_cast<uint8_t>((code_at(src, bits, first + i) + shift) << (i * width % 8));
+}
+
 void pack_bytes_to_4(const uint8_t* src, int64_t count, uint8_t* dst) {
   for (int64_t i = 0; i < count; i += 2) dst[i / 2] = static_cast<uint8_t>((src[i] & 15) | (i + 1 < count ? src[i + 1] << 4 : 0));
 }

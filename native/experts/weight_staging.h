@@ -11,6 +11,8 @@ inline int64_t stream_bytes(int64_t codes, int bits) { return (codes * bits + 7)
 
 // 3-bit codes q become 4-bit codes q + 4: the middle moves from 4 to 8 with them.
 void widen_3_to_4(const uint8_t* src, int64_t count, uint8_t* dst);
+// Codes [first, first + count) of a stream as a stream of their own; 3-bit codes are widened as above.
+void copy_codes(const uint8_t* src, int bits, int64_t first, int64_t count, uint8_t* dst);
 // One 4-bit code a byte becomes two.
 void pack_bytes_to_4(const uint8_t* src, int64_t count, uint8_t* dst);
 

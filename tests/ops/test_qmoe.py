@@ -298,6 +298,14 @@ def test_fusions_are_permutations(dt):
     assert np.array_equal(y, run(separate, {**attributes, "swiglu_fusion": 0}))
 
 
+@pytest.mark.parametrize(("bits", "inter"), [(2, 36), (3, 24), (4, 34), (8, 33)])
+def test_halves_with_one_stream_of_zero_points(bits, inter):
+    """Row-wise zero points are one stream along N, in which the value rows begin at any bit."""
+    named = random_node(np.random.default_rng(bits), hidden=64, inter=inter, bits=(bits,) * 3, block=0, asymmetric=True)
+    attributes = {"k": 2, "activation_type": "swiglu", "swiglu_fusion": 2, "expert_weight_bits": bits}
+    assert relative_error(run(named, attributes, activation="float"), expected(named, attributes)) < 3e-6
+
+
 @pytest.mark.parametrize("fc1_square", [False, True])
 @pytest.mark.parametrize("prepacked", [False, True])
 def test_square_matrix_follows_the_other(fc1_square, prepacked):
