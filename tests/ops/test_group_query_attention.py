@@ -92,6 +92,17 @@ def test_chunks_of_a_prompt_agree():
                 np.testing.assert_array_equal(a, b)
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("rows", [1, 3, 300])
+def test_threads_do_not_change_bits(dtype, rows):
+    rng = np.random.default_rng(rows)
+    past = [normal(rng, dtype, 1, 2, 3000, 64) for _ in range(2)]
+    inputs = [normal(rng, dtype, 1, rows, 8 * 64), None, None, *past, np.array([2600], np.int32), np.array(2601, np.int32)]
+    one, *more = (run(OP, inputs, {"num_heads": 4, "kv_num_heads": 2}, n, domain="com.microsoft", output_types=[None]) for n in (1, 2, 3))
+    for other in more:
+        np.testing.assert_array_equal(one[0], other[0])
+
+
 def test_nan_stays_in_its_rows():
     rng = np.random.default_rng(4)
     q, k, v = (normal(rng, np.float32, 1, 40, 2 * 16) for _ in range(3))
