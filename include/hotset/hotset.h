@@ -269,7 +269,7 @@ HOTSET_API hotset_status hotset_session_stats(const hotset_session *session, cha
 /* JSON text in Chrome trace format of the last run made with the option "hotset.trace" = 1; "[]" otherwise. */
 HOTSET_API hotset_status hotset_session_trace(const hotset_session *session, char **out);
 
-/* The same report as hotset_session_plan for a model file, without mapping any weight data. */
+/* The same report as hotset_session_plan for a model file, without reading any weight. */
 HOTSET_API hotset_status hotset_plan_file(const char *path, const hotset_options *options, char **out);
 
 /* ---- run ---------------------------------------------------------------------------------------------------------- */

@@ -42,6 +42,7 @@ Result<int> ExternalData::open_new(std::string_view location) {
   std::error_code error;
   const fs::path path = folder_ / relative;
   const fs::path real = fs::canonical(path, error);
+  HOTSET_FAIL_IF(error == std::errc::not_enough_memory, out_of_memory, "data file %s: %s", quote(to_utf8(path)).c_str(), error.message().c_str());
   HOTSET_FAIL_IF(error, not_found, "data file %s: %s", quote(to_utf8(path)).c_str(), error.message().c_str());
   if (roots_.empty()) {
     if (fs::path root = fs::canonical(folder_, error); !error) roots_.push_back(std::move(root));

@@ -21,7 +21,8 @@
 namespace hotset::model {
 namespace {
 Status failed(const std::string& path, const std::error_code& error) {
-  return fail(Code::not_found, "file %s: %s", quote(path).c_str(), error.message().c_str());
+  const bool full = error == std::errc::not_enough_memory;
+  return fail(full ? Code::out_of_memory : Code::not_found, "file %s: %s", quote(path).c_str(), error.message().c_str());
 }
 }  // namespace
 

@@ -2,30 +2,32 @@
 // JSON reports. Keys are part of the interface: they only grow.
 #include "session/report.h"
 
-#include <nlohmann/json.hpp>
+#include <map>
 
 #include "cpu_avx/cpu_features.h"
 #include "cpu_avx/float_gemm.h"
 #include "cpu_avx/quant_gemm.h"
 #include "cuda/driver.h"
+#include "cuda/self_test.h"
+#include "session/json_text.h"
 
 namespace hotset {
 namespace {
 
-using Json = nlohmann::ordered_json;
-
-// Names come from model files: bytes that are not UTF-8 are replaced, never refused.
-std::string text(const Json& json) { return json.dump(-1, ' ', false, Json::error_handler_t::replace); }
-
-Json value_json(const model::Graph& graph, model::ValueId id) {
+void write_value(JsonText& j, const model::Graph& graph, model::ValueId id) {
   const model::Value& v = graph.values[id];
-  Json shape = Json::array();
-  for (const model::Dim& d : v.shape) {
-    if (d.value >= 0) shape.push_back(d.value);
-    else if (!d.name.empty()) shape.push_back(d.name);
-    else shape.push_back(nullptr);
+  j.object().field("name", v.name).field("type", dtype_name(v.dtype)).key("shape");
+  if (!v.has_shape) {
+    j.value(nullptr).end();
+    return;
   }
-  return {{"name", v.name}, {"type", dtype_name(v.dtype)}, {"shape", v.has_shape ? shape : Json()}};
+  j.array();
+  for (const model::Dim& d : v.shape) {
+    if (d.value >= 0) j.value(d.value);
+    else if (!d.name.empty()) j.value(d.name);
+    else j.value(nullptr);
+  }
+  j.end().end();
 }
 
 // Inputs of an operator that hold expert weights: scales, zero points and biases of each expert are counted with them.
@@ -55,8 +57,8 @@ WeightBytes count_weights(const model::Graph& graph) {
   return bytes;
 }
 
-Json experts_json(const model::Graph& graph) {
-  Json layers = Json::array();
+void write_experts(JsonText& j, const model::Graph& graph) {
+  j.array();
   for (const model::Node& node : graph.nodes) {
     if (!is_expert_node(node)) continue;
     size_t bytes = 0;
@@ -67,18 +69,31 @@ Json experts_json(const model::Graph& graph) {
       bytes += c->tensor.bytes();
       if (i == 2 && c->tensor.shape.rank > 0) count = c->tensor.shape[0];
     }
-    layers.push_back({{"node", node.name}, {"op", node.op_type}, {"experts", count}, {"experts_per_token", node.get_int("k", 1)},
-                      {"bytes", bytes}, {"bytes_per_expert", count ? bytes / static_cast<size_t>(count) : 0}});
+    j.object().field("node", node.name).field("op", node.op_type).field("experts", count).field("experts_per_token", node.get_int("k", 1));
+    j.field("bytes", bytes).field("bytes_per_expert", count ? bytes / static_cast<size_t>(count) : 0).end();
   }
-  return layers;
+  j.end();
 }
 
-Json device_json(int index) {
-  cuda::DeviceInfo info;
-  std::string why;
-  if (!cuda::device_info(index, &info, &why)) return {{"index", index}, {"error", why}};
-  return {{"index", index}, {"name", info.name}, {"compute_capability", std::to_string(info.compute_major) + "." + std::to_string(info.compute_minor)},
-          {"memory_bytes", info.memory_bytes}};
+std::string operator_name(const model::Node& node) { return (node.domain.empty() ? "" : node.domain + "::") + node.op_type; }
+
+void write_memory(JsonText& j, const Session& session) {
+  const WeightBytes weights = count_weights(session.graph());
+  const Program& program = session.program();
+  const auto row = [&](const char* purpose, const char* where, size_t bytes, const size_t* bound) {
+    j.object().field("purpose", purpose).field("where", where).field("bytes", bytes).key("bound");
+    if (bound) j.value(*bound);
+    else j.value(nullptr);
+    j.end();
+  };
+  const size_t folded_bound = program.folded_bound();
+  j.array();
+  row("expert weights", "mapped file", weights.experts, &weights.experts);
+  row("other weights", "mapped file", weights.other, &weights.other);
+  row("small constants", "host", weights.owned, &weights.owned);
+  row("folded constants", "host", program.folded_bytes(), &folded_bound);
+  row("intermediate values and workspace", "host", session.arena_bytes(), nullptr);
+  j.end();
 }
 
 }  // namespace
@@ -86,96 +101,102 @@ Json device_json(int index) {
 std::string plan_json(const Session& session) {
   const model::Graph& graph = session.graph();
   const Program& program = session.program();
-  Json j;
-  j["inputs"] = Json::array();
-  for (model::ValueId id : graph.inputs) j["inputs"].push_back(value_json(graph, id));
-  j["outputs"] = Json::array();
-  for (model::ValueId id : graph.outputs) j["outputs"].push_back(value_json(graph, id));
+  JsonText j;
+  j.object().key("inputs").array();
+  for (model::ValueId id : graph.inputs) write_value(j, graph, id);
+  j.end().key("outputs").array();
+  for (model::ValueId id : graph.outputs) write_value(j, graph, id);
+  j.end().key("memory");
+  write_memory(j, session);
 
-  const WeightBytes weights = count_weights(graph);
-  Json memory = Json::array();
-  const auto row = [&](const char* purpose, const char* where, size_t bytes, Json bound) {
-    memory.push_back({{"purpose", purpose}, {"where", where}, {"bytes", bytes}, {"bound", std::move(bound)}});
-  };
-  row("expert weights", "mapped file", weights.experts, weights.experts);
-  row("other weights", "mapped file", weights.other, weights.other);
-  row("small constants", "host", weights.owned, weights.owned);
-  row("folded constants", "host", program.folded_bytes(), program.folded_bound());
-  row("intermediate values and workspace", "host", session.arena_bytes(), nullptr);
-  j["memory"] = std::move(memory);
-
-  Json operators = Json::object();
-  Json nodes = Json::array();
+  std::map<std::string, int> operators;
+  for (const Step& step : program.steps()) ++operators[operator_name(program.node(step))];
+  j.field("nodes_in_file", program.n_nodes_in_file()).key("operators").object();
+  for (const auto& [name, count] : operators) j.field(name, count);
+  j.end().key("nodes").array();
   for (const Step& step : program.steps()) {
     const model::Node& node = program.node(step);
-    const std::string op = (node.domain.empty() ? "" : node.domain + "::") + node.op_type;
-    operators[op] = operators.value(op, 0) + 1;
-    nodes.push_back({{"name", node.name}, {"op", op}, {"device", "cpu"}, {"kernel", std::string(step.kernel->implementation())}});
+    j.object().field("name", node.name).field("op", operator_name(node)).field("device", "cpu");
+    j.field("kernel", std::string(step.kernel->implementation())).end();
   }
-  j["nodes_in_file"] = program.n_nodes_in_file();
-  j["operators"] = std::move(operators);
-  j["nodes"] = std::move(nodes);
-  j["experts"] = experts_json(graph);
-  Json options = Json::object();
-  for (const OptionInfo& o : option_table()) options[o.key] = session.options().get(o.key);
-  j["options"] = std::move(options);
-  j["threads"] = session.n_threads();
-  Json files = Json::array();
-  for (const auto& file : program.model().files) files.push_back({{"path", file->path()}, {"bytes", file->bytes()}});
-  j["files"] = std::move(files);
-  return text(j);
+  j.end().key("experts");
+  write_experts(j, graph);
+  j.key("options").object();
+  for (const OptionInfo& o : option_table()) j.field(o.key, session.options().get(o.key));
+  j.end().field("threads", session.n_threads()).key("files").array();
+  for (const auto& file : program.model().files) j.object().field("path", file->path()).field("bytes", file->bytes()).end();
+  j.end().end();
+  return j.take();
 }
 
 std::string stats_json(const Session& session) {
   const Session::Stats& s = session.stats();
-  return text({{"runs", s.runs.load()}, {"failed_runs", s.failed_runs.load()}, {"nodes_executed", s.nodes.load()},
-               {"shape_inferences", s.inferences.load()}, {"memory_layouts", s.layouts.load()}, {"arena_bytes", session.arena_bytes()}});
+  JsonText j;
+  j.object().field("runs", s.runs.load()).field("failed_runs", s.failed_runs.load()).field("nodes_executed", s.nodes.load());
+  j.field("shape_inferences", s.inferences.load()).field("memory_layouts", s.layouts.load()).field("arena_bytes", session.arena_bytes()).end();
+  return j.take();
 }
 
 std::string metadata_json(const Session& session) {
   const model::Metadata& m = session.program().model().metadata;
-  Json opsets = Json::object(), custom = Json::object();
-  for (const auto& [domain, version] : m.opsets) opsets[domain.empty() ? "ai.onnx" : domain] = version;
-  for (const auto& [key, value] : m.properties) custom[key] = value;
-  return text({{"producer_name", m.producer_name}, {"producer_version", m.producer_version}, {"graph_name", session.graph().name},
-               {"domain", m.domain}, {"description", m.doc_string}, {"graph_description", m.graph_doc_string}, {"version", m.model_version},
-               {"ir_version", m.ir_version}, {"opsets", opsets}, {"custom_metadata_map", custom}});
+  JsonText j;
+  j.object().field("producer_name", m.producer_name).field("producer_version", m.producer_version).field("graph_name", session.graph().name);
+  j.field("domain", m.domain).field("description", m.doc_string).field("graph_description", m.graph_doc_string).field("version", m.model_version);
+  j.field("ir_version", m.ir_version).key("opsets").object();
+  for (const auto& [domain, version] : m.opsets) j.field(domain.empty() ? "ai.onnx" : domain, version);
+  j.end().key("custom_metadata_map").object();
+  for (const auto& [key, value] : m.properties) j.field(key, value);
+  j.end().end();
+  return j.take();
 }
 
 std::string trace_json(const Session& session) {
-  Json events = Json::array();
+  JsonText j;
+  j.array();
   for (const NodeTrace& e : session.last_trace()) {
     const model::Node& node = session.program().node(session.program().steps()[e.step]);
-    events.push_back({{"name", node.name.empty() ? node.op_type : node.name}, {"cat", node.op_type}, {"ph", "X"}, {"pid", 0}, {"tid", 0},
-                      {"ts", static_cast<double>(e.start_ns) * 1e-3}, {"dur", static_cast<double>(e.end_ns - e.start_ns) * 1e-3}});
+    j.object().field("name", node.name.empty() ? node.op_type : node.name).field("cat", node.op_type).field("ph", "X").field("pid", 0).field("tid", 0);
+    j.field("ts", static_cast<double>(e.start_ns) * 1e-3).field("dur", static_cast<double>(e.end_ns - e.start_ns) * 1e-3).end();
   }
-  return text(events);
+  j.end();
+  return j.take();
 }
 
 std::string doctor_json() {
   const cpu::CpuFeatures& f = cpu::cpu_features();
-  Json j;
-  j["version"] = HOTSET_BUILD_VERSION;
-  j["cpu"] = {{"level", cpu::cpu_level_name(f.level)},  {"threads", available_threads()}, {"avx2", f.avx2},
-              {"avx512", f.avx512},                     {"avx512vnni", f.avx512vnni},     {"avx512bf16", f.avx512bf16},
-              {"amx_int8", f.amx_int8},                 {"amx_bf16", f.amx_bf16},         {"neon", f.neon},
-              {"neon_dotprod", f.neon_dotprod}};
-  if (const char* wrong = cpu::cpu_unknown_override()) j["cpu"]["warning"] = std::string("HOTSET_CPU='") + wrong + "' is not a known level and is ignored";
+  JsonText j;
+  j.object().field("version", HOTSET_BUILD_VERSION).key("cpu").object();
+  j.field("level", cpu::cpu_level_name(f.level)).field("threads", available_threads()).field("avx2", f.avx2).field("avx512", f.avx512);
+  j.field("avx512vnni", f.avx512vnni).field("avx512bf16", f.avx512bf16).field("amx_int8", f.amx_int8).field("amx_bf16", f.amx_bf16);
+  j.field("neon", f.neon).field("neon_dotprod", f.neon_dotprod);
+  if (const char* wrong = cpu::cpu_unknown_override())
+    j.field("warning", std::string("HOTSET_CPU='") + wrong + "' is not a known level and is ignored");
   cpu::QuantMatrix q4;
   q4.k = q4.n = 2048;
   cpu::QuantMatrix q8 = q4;
   q8.bits = 8;
-  j["kernels"] = {{"int4 weights, float activations", cpu::quant_gemm_isa(false, q4)},
-                  {"int4 weights, int8 activations", cpu::quant_gemm_isa(true, q4)},
-                  {"int8 weights, float activations", cpu::quant_gemm_isa(false, q8)},
-                  {"int8 weights, int8 activations", cpu::quant_gemm_isa(true, q8)},
-                  {"float weights", cpu::float_gemm().name}};
+  j.end().key("kernels").object();
+  j.field("int4 weights, float activations", cpu::quant_gemm_isa(false, q4)).field("int4 weights, int8 activations", cpu::quant_gemm_isa(true, q4));
+  j.field("int8 weights, float activations", cpu::quant_gemm_isa(false, q8)).field("int8 weights, int8 activations", cpu::quant_gemm_isa(true, q8));
+  j.field("float weights", cpu::float_gemm().name).end();
   int n = 0;
   std::string note;
   cuda::device_count(&n, &note);
-  j["cuda"] = {{"note", note}, {"devices", Json::array()}};
-  for (int i = 0; i < n; ++i) j["cuda"]["devices"].push_back(device_json(i));
-  return text(j);
+  j.key("cuda").object().field("note", note).key("devices").array();
+  for (int i = 0; i < n; ++i) {
+    cuda::DeviceInfo info;
+    std::string why;
+    j.object().field("index", i);
+    if (cuda::device_info(i, &info, &why)) {
+      j.field("name", info.name).field("compute_capability", std::to_string(info.compute_major) + "." + std::to_string(info.compute_minor));
+      j.field("memory_bytes", info.memory_bytes).field("device_code", cuda::self_test(i, &why) ? "runs" : why);
+    } else {
+      j.field("error", why);
+    }
+    j.end();
+  }
+  j.end().end().end();
+  return j.take();
 }
 
 }  // namespace hotset

@@ -66,7 +66,6 @@ Result<std::unique_ptr<Session>> Session::create_from_memory(const void* bytes, 
 Result<std::unique_ptr<Session>> Session::create_for_planning(const std::string& path, const Options& options) {
   model::ReadOptions read;
   read.has_kernel = ops::has_kernel;
-  read.map_weights = false;
   HOTSET_ASSIGN(auto model, model::read_model(path, read));
   return finish(std::move(model), options, {}, true);
 }

@@ -62,7 +62,7 @@ class Session {
  public:
   static Result<std::unique_ptr<Session>> create(const std::string& path, const Options& options, const Callbacks& callbacks);
   static Result<std::unique_ptr<Session>> create_from_memory(const void* bytes, size_t n_bytes, const Options& options, const Callbacks& callbacks);
-  // For reports only: weights are not mapped and nothing can run.
+  // For reports only: no page of a weight is read and nothing can run.
   static Result<std::unique_ptr<Session>> create_for_planning(const std::string& path, const Options& options);
 
   const Program& program() const { return *program_; }
