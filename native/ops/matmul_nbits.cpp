@@ -39,6 +39,14 @@ class MatMulNBits final : public Kernel {
  public:
   explicit MatMulNBits(const Attributes& attributes) : a_(attributes) {}
 
+  std::string_view implementation() const override {
+    cpu::QuantMatrix w;
+    w.bits = a_.bits;
+    w.block = a_.block;
+    w.k = a_.k;
+    return cpu::quant_gemm_isa(a_.int8, w);
+  }
+
   Status infer(InferContext& context) const override {
     const Shape& a = context.shape(kA);
     const DType dtype = context.dtype(kA);
