@@ -8,7 +8,7 @@ namespace hotset::cpu {
 
 // Weights of N outputs and K inputs: element (n, k) is number n * stride_n + k * stride_k of `data`.
 //   W[N][K] (experts, y = x W^T): stride_n = ld, stride_k = 1.     B[K][N] (MatMul): stride_n = 1, stride_k = ld.
-// Other strides work, slowly. 16-bit weights are aligned to 2 bytes or not at all.
+// Other strides work, slowly. Nothing need be aligned: mapped files put weights and biases at any byte.
 struct FloatMatrix {
   const void* data = nullptr;
   int dtype = 1;  // ONNX element type: 1 float32, 10 float16, 16 bfloat16

@@ -7,6 +7,7 @@
 #endif
 #include <immintrin.h>
 #include <stdint.h>
+#include <string.h>
 
 #include "cpu_avx/float_gemm_isa.h"
 

@@ -15,6 +15,11 @@ constexpr int kKc = 256;          // panel: kKc * 2 * kLanes floats, half of a f
 constexpr int64_t kMc = 512;      // rows of x that stay in the second-level cache while the panels of one kKc pass by
 constexpr int kPanel = 2 * kLanes;
 
+inline float get(const float* p) {
+  float f;
+  memcpy(&f, p, sizeof f);
+  return f;
+}
 inline int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
 // --- few rows, W[N][K]
@@ -49,7 +54,7 @@ inline void dot_tile(const FloatMatrix& w, const float* x, int64_t ldx, int64_t 
 #pragma GCC unroll 8
   for (int i = 0; i < MR; ++i)
 #pragma GCC unroll 8
-    for (int j = 0; j < NR; ++j) y[i * ldy + n + j] = sum(acc[i][j]) + (bias ? bias[n + j] : 0.0f);
+    for (int j = 0; j < NR; ++j) y[i * ldy + n + j] = sum(acc[i][j]) + (bias ? get(bias + n + j) : 0.0f);
 }
 
 template <int D, int MR, int NR>
@@ -83,7 +88,7 @@ inline void add_scaled_rows(const FloatMatrix& w, const float* x, int64_t ldx, i
 #pragma GCC unroll 8
   for (int i = 0; i < MR; ++i)
 #pragma GCC unroll 8
-    for (int r = 0; r < KR; ++r) xv[i][r] = set1(x[i * ldx + k + r]);
+    for (int r = 0; r < KR; ++r) xv[i][r] = set1(get(x + i * ldx + k + r));
   int64_t n = n0;
   for (; n + kLanes <= n1; n += kLanes) {
     V wv[KR];
@@ -132,7 +137,7 @@ void columns(const FloatMatrix& w, const float* x, int64_t ldx, int64_t m0, int6
     for (; k < w.k; ++k) add_scaled<D, 1>(w, x, ldx, rows, k, n, end, y, ldy);
     if (bias)
       for (int64_t i = 0; i < rows; ++i)
-        for (int64_t j = n; j < end; ++j) y[i * ldy + j] += bias[j];
+        for (int64_t j = n; j < end; ++j) y[i * ldy + j] += get(bias + j);
   }
 }
 
@@ -179,7 +184,7 @@ void panel_tile(const float* panel, int kc, const float* x, int64_t ldx, float* 
     const V b0 = load(panel + k * kPanel), b1 = load(panel + k * kPanel + kLanes);
 #pragma GCC unroll 16
     for (int i = 0; i < MR; ++i) {
-      const V xv = set1(x[i * ldx + k]);
+      const V xv = set1(get(x + i * ldx + k));
       a0[i] = fma(xv, b0, a0[i]);
       a1[i] = fma(xv, b1, a1[i]);
     }
@@ -201,7 +206,7 @@ void panel_tile(const float* panel, int kc, const float* x, int64_t ldx, float* 
     float* out = y + i * ldy;
     store(spill, a0[i]);
     store(spill + kLanes, a1[i]);
-    for (int j = 0; j < width; ++j) out[j] = (fresh ? spill[j] : out[j] + spill[j]) + (bias ? bias[j] : 0.0f);
+    for (int j = 0; j < width; ++j) out[j] = (fresh ? spill[j] : out[j] + spill[j]) + (bias ? get(bias + j) : 0.0f);
   }
 }
 

@@ -10,6 +10,12 @@ namespace {
 
 constexpr int kChunk = 64;
 
+float get(const float* p) {
+  float f;
+  std::memcpy(&f, p, sizeof f);
+  return f;
+}
+
 float element(const FloatMatrix& w, int64_t i) {
   if (w.dtype == 1) {
     float f;
@@ -30,10 +36,10 @@ void by_rows_of_w(const FloatMatrix& w, const float* x, int64_t ldx, int64_t m0,
       const float* xi = x + i * ldx;
       int64_t k = 0;
       for (; k + 8 <= w.k; k += 8)
-        for (int j = 0; j < 8; ++j) lanes[j] += xi[k + j] * element(w, n * w.stride_n + (k + j) * w.stride_k);
-      for (; k < w.k; ++k) lanes[0] += xi[k] * element(w, n * w.stride_n + k * w.stride_k);
+        for (int j = 0; j < 8; ++j) lanes[j] += get(xi + k + j) * element(w, n * w.stride_n + (k + j) * w.stride_k);
+      for (; k < w.k; ++k) lanes[0] += get(xi + k) * element(w, n * w.stride_n + k * w.stride_k);
       const float sum = ((lanes[0] + lanes[4]) + (lanes[2] + lanes[6])) + ((lanes[1] + lanes[5]) + (lanes[3] + lanes[7]));
-      y[i * ldy + n] = sum + (bias ? bias[n] : 0.0f);
+      y[i * ldy + n] = sum + (bias ? get(bias + n) : 0.0f);
     }
   }
 }
@@ -46,11 +52,11 @@ void by_columns(const FloatMatrix& w, const float* x, int64_t ldx, int64_t m0, i
     for (int64_t i = m0; i < m1; ++i) {
       float sum[kChunk] = {};
       for (int64_t k = 0; k < w.k; ++k) {
-        const float xk = x[i * ldx + k];
+        const float xk = get(x + i * ldx + k);
         const int64_t row = k * w.stride_k + n * w.stride_n;
         for (int j = 0; j < width; ++j) sum[j] += xk * element(w, row + j * w.stride_n);
       }
-      for (int j = 0; j < width; ++j) y[i * ldy + n + j] = sum[j] + (bias ? bias[n + j] : 0.0f);
+      for (int j = 0; j < width; ++j) y[i * ldy + n + j] = sum[j] + (bias ? get(bias + n + j) : 0.0f);
     }
   }
 }

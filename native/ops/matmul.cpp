@@ -13,7 +13,7 @@ namespace hotset::ops {
 namespace {
 
 constexpr int64_t kRows = 512;        // rows of a task
-constexpr int64_t kTileColumns = 256; // columns of a task that goes through a tile
+constexpr int64_t kTile = 1 << 16;    // results of a task that goes through a tile, at least 256 columns of them
 constexpr int64_t kSmall = 1 << 15;   // multiplications below which one thread is faster
 
 struct Product {
@@ -68,10 +68,12 @@ class MatMulKernel final : public Kernel {
   bool tiled(DType type, bool c_tile) const { return type != DType::f32 || alpha_ != 1 || c_tile; }
   size_t a_bytes(DType type, int64_t size) const { return type == DType::f32 && !trans_a_ ? 0 : (static_cast<size_t>(size) * 4 + 63) / 64 * 64; }
   static size_t thread_bytes(const Product& p, bool tile) {
-    const int64_t rows = std::min(p.m, kRows);
+    const int64_t rows = std::clamp<int64_t>(p.m, 1, kRows);
     const size_t scratch = (cpu::float_gemm().scratch_bytes(rows, p.n, p.k) + 63) / 64 * 64;
-    return scratch + (tile ? static_cast<size_t>(rows * std::min(p.n, kTileColumns)) * 4 + 64 : 0) / 64 * 64;
+    return scratch + (tile ? static_cast<size_t>(rows * tile_columns(p, rows)) * 4 + 63 : 0) / 64 * 64;
   }
+  // Wide for few rows: B is then read in long runs.
+  static int64_t tile_columns(const Product& p, int64_t rows) { return std::min(p.n, std::clamp<int64_t>(kTile / rows, 256, 2048)); }
 
   Status resolve(const Shape& a, const Shape& b, Product* p) const {
     HOTSET_FAIL_IF(a.rank == 0 || b.rank == 0 || (gemm_ && (a.rank != 2 || b.rank != 2)), invalid_argument, "operands of shapes %s and %s", to_text(a).c_str(),
@@ -115,7 +117,7 @@ class MatMulKernel final : public Kernel {
     // Columns of a task: enough tasks for all threads, each with at least kSmall multiplications.
     const int64_t row_blocks = (p.m + kRows - 1) / kRows;
     const int threads = p.batch * p.m * p.n * p.k < 2 * kSmall ? 1 : c.pool->size();
-    int64_t width = tile ? std::min(p.n, kTileColumns) : p.n;
+    int64_t width = tile ? tile_columns(p, rows) : p.n;
     if (threads > 1) {
       const int64_t wanted = (4 * threads + p.batch * row_blocks - 1) / (p.batch * row_blocks);
       const int64_t least = std::max<int64_t>(64, kSmall / std::max<int64_t>(1, rows * p.k));

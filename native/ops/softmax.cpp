@@ -20,7 +20,7 @@ class Softmax final : public Kernel {
     HOTSET_FAIL_IF(in.rank > 0 && !normalize_axis(axis_, in.rank, &axis), invalid_argument, "axis %lld is out of range for shape %s",
                    static_cast<long long>(axis_), to_text(in).c_str());
     c.set_output(0, c.dtype(0), in);
-    if (rows_of(in, axis).inner == 1 && c.dtype(0) != DType::f64)  // a row as float32 for each thread
+    if (rows_of(in, axis).inner == 1 && dtype_bits(c.dtype(0)) == 16)  // a row as float32 for each thread
       c.set_workspace(static_cast<size_t>(rows_of(in, axis).n) * sizeof(float) * static_cast<size_t>(c.n_threads()));
     return {};
   }

@@ -103,7 +103,7 @@ class Squeeze final : public View {
     HOTSET_TRY(axis_set(list, in.rank, &axes));
     Shape out;
     for (int i = 0; i < in.rank; ++i) {
-      const bool drop = list.given ? axes >> i & 1 : in[i] == 1;
+      const bool drop = list.n ? axes >> i & 1 : in[i] == 1;  // an empty list is none, as in onnxruntime
       HOTSET_FAIL_IF(drop && in[i] != 1, invalid_argument, "dimension %d of shape %s is not 1", i, to_text(in).c_str());
       if (!drop) out.dim[out.rank++] = in[i];
     }

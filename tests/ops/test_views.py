@@ -53,6 +53,7 @@ def test_squeeze_and_unsqueeze():
     a = numbers((1, 3, 1, 2))
     check_node("Squeeze", [a])
     check_node("Squeeze", [a, ints(0, -2)])
+    check_node("Squeeze", [a, ints()])
     check_node("Squeeze", [a], {"axes": [2]}, opset=11)
     check_node("Unsqueeze", [a, ints(-1, 0)])
     check_node("Unsqueeze", [a], {"axes": [1, 3]}, opset=11)
