@@ -65,6 +65,8 @@ struct Node {
   int opset = 1;                      // version of its domain in force for this node
   std::vector<ValueId> inputs, outputs;
   std::vector<ValueId> captures;  // what its subgraphs read of this graph, each value once: inputs in all but name
+  // The node runs only when each of these booleans has this value: it stood in a branch of an If that was dissolved.
+  std::vector<std::pair<ValueId, bool>> guards;
   std::map<std::string, Attribute, std::less<>> attributes;
 
   const Attribute* find(std::string_view key) const {

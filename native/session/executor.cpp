@@ -146,7 +146,7 @@ Status Session::run_steps(RunState& state, const RunControl* control, std::vecto
   }
   state.dynamic.clear();
   for (int s = state.plan.first_dynamic(); s < static_cast<int>(program_->steps().size()); ++s) {
-    if (!state.plan.live(s)) continue;
+    if (!state.plan.runs_dynamic(s)) continue;
     if (cancelled()) return fail(Code::cancelled, "the run was cancelled");
     const int64_t start = trace ? now_ns() : 0;
     HOTSET_TRY(run_dynamic(state, s));

@@ -54,6 +54,7 @@ int fuse(Graph& graph) {
     const ValueId y = product.outputs[0];
     if (readers.count[y] != 1 || readers.last[y] < 0) continue;
     Node& add = graph.nodes[readers.last[y]];
+    if (product.guards != add.guards) continue;
     if (add.op_type != "Add" || !add.domain.empty() || add.inputs.size() != 2) continue;
     const ValueId other = add.inputs[0] == y ? add.inputs[1] : add.inputs[0];
     const model::Constant* bias = graph.constant(other);
@@ -85,6 +86,7 @@ int remove_dead_nodes(Graph& graph) {
     }
     for (ValueId id : node.inputs)
       if (id != kNone) live[id] = 1;
+    for (const auto& [condition, value] : node.guards) live[condition] = 1;
   }
   if (n_dead) erase_nodes(graph, dead);
   return n_dead;

@@ -5,6 +5,10 @@
 
 namespace hotset {
 
+// Dissolves every If: the nodes of both branches join the graph, guarded by the condition, and a Select a result takes the
+// branch that ran. So a table chosen by a length stays a view of a constant, and shapes are inferred as for any node.
+void dissolve_ifs(model::Graph& graph);
+
 // MatMulNBits followed by Add of a constant row becomes MatMulNBits with a bias. Returns the number of nodes removed.
 int fuse(model::Graph& graph);
 

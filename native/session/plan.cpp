@@ -78,7 +78,7 @@ class StepInfer final : public ops::InferContext {
 
 Plan::Plan(const Program& program)
     : program_(program), values_(program.graph().values.size()), dirty_(values_.size(), 0), workspace_(program.steps().size(), 0),
-      inferred_(program.steps().size(), 0), requested_(program.graph().outputs.size(), 0) {
+      inferred_(program.steps().size(), 0), skipped_(inferred_.size(), 0), requested_(program.graph().outputs.size(), 0) {
   for (size_t id = 0; id < values_.size(); ++id)
     if (const Tensor* c = program.constant(static_cast<int32_t>(id))) set_constant(static_cast<int32_t>(id), *c);
 }
@@ -198,6 +198,17 @@ Status Plan::infer_constant(const Step& step, bool* deferred) {
   return {};
 }
 
+Plan::Branch Plan::branch_of(const Step& step, bool dynamic) {
+  for (const auto& [condition, value] : program_.node(step).guards) {
+    const Tensor* t = known(condition, dynamic);
+    if (!t || t->dtype != DType::boolean || t->size() != 1) return Branch::unknown;
+    if ((*t->as<const uint8_t>() != 0) != value) return Branch::not_taken;
+  }
+  return Branch::taken;
+}
+
+bool Plan::runs_dynamic(int s) { return live_[s] && branch_of(program_.steps()[s], true) == Branch::taken; }
+
 Status Plan::infer_dynamic(int s) {
   bool deferred = false;
   HOTSET_TRY(infer_step(program_.steps()[s], &workspace_[s], true, &deferred));
@@ -214,7 +225,21 @@ Status Plan::prepare() {
       const Step& step = program_.steps()[s];
       bool stale = !inferred_[s];
       for (int32_t id : step.inputs) stale |= id != model::kNone && dirty_[id];
+      for (const auto& [condition, value] : program_.node(step).guards) stale |= dirty_[condition] != 0;
       if (!stale) continue;
+      const Branch branch = branch_of(step, false);
+      if (branch == Branch::unknown) break;
+      layout_dirty_ |= skipped_[s] != (branch == Branch::not_taken);
+      skipped_[s] = branch == Branch::not_taken;
+      if (skipped_[s]) {
+        for (int32_t id : step.outputs) {
+          if (id == model::kNone) continue;
+          values_[id].is_known = false;
+          dirty_[id] = 1;
+        }
+        inferred_[s] = 1;
+        continue;
+      }
       before_.clear();
       for (int32_t id : step.outputs) {
         if (id == model::kNone) continue;
@@ -276,8 +301,10 @@ void Plan::layout() {
   for (size_t o = 0; o < graph.outputs.size(); ++o)
     if (requested_[o]) read_by_live[graph.outputs[o]] = 1;
   for (size_t s = steps.size(); s-- > 0;) {
+    if (s < static_cast<size_t>(first_dynamic_) && skipped_[s]) continue;
     for (int32_t id : steps[s].outputs) live_[s] |= id != model::kNone && read_by_live[id];
     if (!live_[s]) continue;
+    for (const auto& [condition, value] : program_.node(steps[s]).guards) read_by_live[condition] = 1;
     for (int32_t id : steps[s].inputs)
       if (id != model::kNone) read_by_live[id] = 1;
   }
@@ -290,11 +317,14 @@ void Plan::layout() {
       PlanValue& v = values_[id];
       v.root = id;
       v.root_offset = 0;
-      if (v.is_known) {
+      if (skipped_[s]) {
+        v.place = Place::none;
+        v.root = -1;
+      } else if (v.is_known) {
         v.place = Place::known;
         v.tensor.data = v.content.data();
       } else if (v.view_of >= 0) {
-        v.place = Place::view;
+        v.place = values_[v.view_of].root < 0 ? Place::none : Place::view;
         v.root = values_[v.view_of].root;
         v.root_offset = values_[v.view_of].root_offset + v.view_offset;
       } else {
@@ -314,9 +344,13 @@ void Plan::layout() {
   for (int s = 0; s < first_dynamic_; ++s)
     if (runs[s])
       for (int32_t id : steps[s].inputs) read(id, s);
-  for (size_t s = first_dynamic_; s < steps.size(); ++s)
+  for (size_t s = first_dynamic_; s < steps.size(); ++s) {
+    if (!live_[s]) continue;
     for (int32_t id : steps[s].inputs)
-      if (live_[s] && id != model::kNone && values_[id].place != Place::none) read(id, INT_MAX);
+      if (id != model::kNone && values_[id].place != Place::none) read(id, INT_MAX);
+    for (const auto& [condition, value] : program_.node(steps[s]).guards)
+      if (values_[condition].place != Place::none) read(condition, INT_MAX);
+  }
 
   // Requested outputs. A value in the arena moves to the caller's buffer; a view of all of such a value takes it along.
   for (size_t o = 0; o < graph.outputs.size(); ++o) {

@@ -56,8 +56,8 @@ class Plan {
   int first_dynamic() const { return first_dynamic_; }
   // Infers step `s` with all inputs computed; outputs get shapes. For steps from first_dynamic() on.
   Status infer_dynamic(int s);
-  // Whether a requested output needs step `s`.
-  bool live(int s) const { return live_[s]; }
+  // Whether a requested output needs step `s` of the dynamic part, and the branch it stands in is the one that runs.
+  bool runs_dynamic(int s);
 
   size_t arena_bytes() const { return arena_bytes_; }
   size_t workspace_bytes(int s) const { return workspace_[s]; }
@@ -79,6 +79,8 @@ class Plan {
 
  private:
   friend class StepInfer;
+  enum class Branch { taken, not_taken, unknown };
+  Branch branch_of(const Step& step, bool dynamic);
   Status infer_step(const Step& step, size_t* workspace, bool dynamic, bool* deferred);
   Status evaluate(const Step& step, size_t workspace);
   const Tensor* known(int32_t id, bool dynamic);
@@ -88,7 +90,7 @@ class Plan {
   std::vector<PlanValue> values_;
   std::vector<char> dirty_;  // by value: type, shape or known content changed since its readers were inferred
   std::vector<size_t> workspace_;
-  std::vector<char> inferred_, live_;
+  std::vector<char> inferred_, live_, skipped_;  // by step; skipped: in a branch that does not run
   std::vector<ActiveStep> active_;
   std::vector<Tensor*> pointers_;
   std::vector<std::pair<int, int32_t>> copies_;

@@ -47,6 +47,7 @@ Result<std::unique_ptr<Program>> Program::build(std::unique_ptr<model::Model> mo
                      static_cast<long long>(version), kNewestOpset);
     return {};
   }());
+  dissolve_ifs(graph);
   if (settings.fuse) {
     remove_dead_nodes(graph);
     fuse(graph);
@@ -106,6 +107,7 @@ void Program::mark_needed() {
   needed_.assign(graph().values.size(), 0);
   for (size_t s = steps_.size(); s-- > 0;) {
     const Step& step = steps_[s];
+    for (const auto& [condition, value] : node(step).guards) needed_[condition] = 1;
     const bool wanted = std::any_of(step.outputs.begin(), step.outputs.end(), [&](model::ValueId id) { return id != model::kNone && needed_[id]; });
     for (size_t i = 0; i < step.inputs.size(); ++i) {
       if (step.inputs[i] == model::kNone) continue;
@@ -142,7 +144,7 @@ Status Program::fold(const Settings& settings, ThreadPool& pool) {
     const bool constant = std::all_of(step.inputs.begin(), step.inputs.end(), [&](model::ValueId id) { return id == model::kNone || is_constant_[id]; });
     bool has_data = true, deferred = false;
     for (model::ValueId id : step.inputs) has_data &= id == model::kNone || constants_[id].data || constants_[id].size() == 0;
-    if (!constant) {
+    if (!constant || !node(step).guards.empty()) {
       kept.push_back(std::move(step));
       continue;
     }

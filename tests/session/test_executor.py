@@ -330,3 +330,73 @@ def test_nodes_that_no_requested_output_needs_are_not_run():
         expected = {"y": -x, "z": np.exp(-x), "w": 2 * np.exp(-x)}
         for name, value in results.items():
             np.testing.assert_allclose(value, expected[name], rtol=1e-6)
+
+
+def if_model(condition_input=True):
+    """y = If(c, x + w, view of a table); nested in the else branch: If(c2, ...)."""
+    inner_then = helper.make_graph([node("Mul", ["x", "two"], ["t2"])], "inner_then", [], [helper.make_tensor_value_info("t2", F32, None)])
+    inner_else = helper.make_graph(
+        [node("Gather", ["x", "bad"], ["g"], axis=0)], "inner_else", [], [helper.make_tensor_value_info("g", F32, None)]
+    )
+    then = helper.make_graph(
+        [node("Add", ["x", "w"], ["a"])],
+        "then",
+        [],
+        [helper.make_tensor_value_info("a", F32, None)],
+        [nh.from_array(np.float32([10.0]), "w")],
+    )
+    other = helper.make_graph(
+        [node("If", ["c2"], ["n"], then_branch=inner_then, else_branch=inner_else)],
+        "else",
+        [],
+        [helper.make_tensor_value_info("n", F32, None)],
+    )
+    nodes = [
+        node("Shape", ["x"], ["s"]),
+        node("ReduceSum", ["s"], ["size"], keepdims=0),
+        node("Greater", ["size", "three"], ["by_shape"]),
+        node("If", ["c" if condition_input else "by_shape"], ["y"], then_branch=then, else_branch=other),
+        node("Neg", ["y"], ["z"]),
+    ]
+    inputs = [("x", F32, ["n"]), ("c", TensorProto.BOOL, []), ("c2", TensorProto.BOOL, [])]
+    constants = [("two", np.float32(2)), ("bad", np.int64([7])), ("three", np.int64(3))]
+    return model(nodes, inputs, [("z", F32, None), ("y", F32, None)], constants)
+
+
+@pytest.mark.parametrize("condition_input", [True, False])
+def test_if_runs_one_branch(condition_input):
+    m = if_model(condition_input)
+    s = hotset.InferenceSession(m)
+    for n in (2, 5, 3, 4):
+        x = np.arange(n, dtype=np.float32)
+        for c in (True, False, True):
+            feeds = {"x": x, "c": np.bool_(c), "c2": np.bool_(True)}
+            y = x + 10 if (c if condition_input else n > 3) else 2 * x
+            got = s.run(None, {k: np.asarray(v) for k, v in feeds.items()})
+            np.testing.assert_array_equal(got[1], y)
+            np.testing.assert_array_equal(got[0], -y)
+    if condition_input:
+        check_against_onnxruntime(
+            m, {"x": np.ones(9, np.float32), "c": np.asarray(False), "c2": np.asarray(False)}
+        )  # the index 7 is fine there
+        with pytest.raises(hotset.InvalidArgument, match="Gather"):
+            s.run(None, {"x": np.ones(3, np.float32), "c": np.asarray(False), "c2": np.asarray(False)})
+        s.run(None, {"x": np.ones(3, np.float32), "c": np.asarray(True), "c2": np.asarray(False)})  # the bad branch is not entered
+
+
+def test_if_whose_condition_is_computed_from_data():
+    then = helper.make_graph([node("Add", ["x", "x"], ["a"])], "then", [], [helper.make_tensor_value_info("a", F32, None)])
+    other = helper.make_graph([node("Identity", ["table"], ["b"])], "else", [], [helper.make_tensor_value_info("b", F32, None)])
+    m = model(
+        [
+            node("ReduceSum", ["x"], ["sum"], keepdims=0),
+            node("Greater", ["sum", "zero"], ["c"]),
+            node("If", ["c"], ["y"], then_branch=then, else_branch=other),
+            node("Neg", ["y"], ["z"]),
+        ],
+        [("x", F32, ["n"])],
+        [("y", F32, None), ("z", F32, None), ("c", TensorProto.BOOL, None)],
+        [("zero", np.float32(0)), ("table", np.float32([[1, 2], [3, 4]]))],
+    )
+    for x in ([1.0, 2.0], [-1.0], [3.0]):
+        check_against_onnxruntime(m, {"x": np.float32(x)})
