@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The decode loop of one sequence: buffers are bound once, a step changes token, position and lengths only.
+"""The decode loop of one sequence (of several: batch_decoding.py): buffers are bound once, a step changes token, position and lengths only.
 
          prefill of n tokens                      step
 input_ids       (1, n)  copy of the prompt        (1, 1)   the same 8 bytes
@@ -11,6 +11,8 @@ Of a long prompt all tokens but the last only fill the caches: logits are not as
 not run for them.
 """
 
+import math
+
 import numpy as np
 
 from ._errors import InvalidModel, check
@@ -20,10 +22,10 @@ from .tensor import TENSOR_SIZE, fill, numpy_dtype
 
 _C_INTEGERS = {"int64": "int64_t", "int32": "int32_t"}
 _TIME_AXIS = 2  # of (batch, heads, time, head size)
-_SPLIT_PROMPT = 16  # tokens from which on one more run is cheaper than logits nobody reads
+SPLIT_PROMPT = 16  # tokens from which on one more run is cheaper than logits nobody reads
 
 
-def _view(array, name):
+def view(array, name):
     tensor = ffi.new("hotset_tensor *")
     return tensor, fill(tensor, array, name)
 
@@ -31,10 +33,17 @@ def _view(array, name):
 class _InPlace:
     """A cache whose past and present are one buffer."""
 
+    is_cache = True
+
     def __init__(self, binding, past, present, shape, dtype):
-        tensor, self._kept = _view(np.zeros(shape, dtype), past)
-        check(lib.hotset_binding_set_input(binding, text(past), tensor))
-        check(lib.hotset_binding_set_output(binding, text(present), tensor))
+        self._binding, self._past, self._present = binding, text(past), text(present)
+        self._array = np.zeros(shape, dtype)
+        self._tensor, self._kept = view(self._array, past)
+        self._bind()
+
+    def _bind(self):
+        check(lib.hotset_binding_set_input(self._binding, self._past, self._tensor))
+        check(lib.hotset_binding_set_output(self._binding, self._present, self._tensor))
 
     def start(self):
         """Rows past the length given by the mask are never read, so there is nothing to clear."""
@@ -42,15 +51,23 @@ class _InPlace:
     def advance(self, length, n_new):
         pass
 
+    def keep(self, rows, length, longest):
+        """Goes on with the sequences `rows` (ascending) alone; they have up to `longest` tokens."""
+        for to, row in enumerate(rows):
+            if to != row:
+                self._array[to, :, :longest] = self._array[row, :, :longest]
+        self._tensor.shape[0] = len(rows)
+        self._bind()
+
 
 class _Alternating:
     """A state that a step reads from one buffer and writes to the other. `growing` ones gain a row for each token."""
 
     def __init__(self, binding, past, present, shape, dtype, growing):
         self._binding, self._past, self._present = binding, text(past), text(present)
-        self._growing = growing
+        self._growing = self.is_cache = growing
         self._arrays = [np.zeros(shape, dtype), np.zeros(shape, dtype)]
-        views = [_view(array, past) for array in self._arrays]
+        views = [view(array, past) for array in self._arrays]
         self._in, self._out = [tensor for tensor, _ in views], [ffi.new("hotset_tensor *", tensor[0]) for tensor, _ in views]
         self._kept = [kept for _, kept in views]
         self._turn = 0
@@ -69,12 +86,29 @@ class _Alternating:
         check(lib.hotset_binding_set_output(self._binding, self._present, target))
         self._turn = 1 - self._turn
 
+    def keep(self, rows, length, longest):
+        """As above; `length` is the number of rows that each cache has now."""
+        shape = list(self._arrays[0].shape)
+        shape[0] = self._in[0].shape[0]
+        if self._growing:
+            shape[_TIME_AXIS] = length
+        current, other = (array.reshape(-1) for array in (self._arrays[self._turn], self._arrays[1 - self._turn]))
+        current = current[: math.prod(shape)].reshape(shape)
+        if self._growing:
+            current = current[:, :, :longest]
+        kept = current[rows]
+        other[: kept.size].reshape(kept.shape)[...] = kept
+        self._turn = 1 - self._turn
+        for tensor in (*self._in, *self._out):
+            tensor.shape[0] = len(rows)
+
 
 class DecodeLoop:
     """Runs a prompt, then token after token, and leaves the logits of the last position in `logits`."""
 
-    def __init__(self, session, config, max_length, run_options):
+    def __init__(self, session, config, max_length, run_options, n_sequences=1):
         self.max_length = max_length
+        self.n_sequences = n_sequences
         self.length = 0  # tokens in the caches
         self._run_options = run_options._handle
         self._binding = create_binding(session._open())
@@ -96,7 +130,7 @@ class DecodeLoop:
             if present not in self._outputs:
                 raise InvalidModel(f"'{config.model_path}': input '{past}' has no output '{present}'")
             is_cache = role in ("key", "value")
-            shape = [1] + [size if isinstance(size, int) else None for size in arg.shape[1:]]
+            shape = [self.n_sequences] + [size if isinstance(size, int) else None for size in arg.shape[1:]]
             in_place = False
             if is_cache:
                 if len(shape) != 4:
@@ -124,16 +158,17 @@ class DecodeLoop:
         self._token_dtype = numpy_dtype(self._dtypes[self._ids_name])
         if self._token_dtype.name not in _C_INTEGERS:
             raise InvalidModel(f"'{config.model_path}': '{self._ids_name}' holds {self._token_dtype}, expected int64 or int32")
-        self._token = np.zeros((1, 1), self._token_dtype)
-        self._token_view, self._token_kept = _view(self._token, self._ids_name)
+        self._token = np.zeros((self.n_sequences, 1), self._token_dtype)
+        self._token_view, self._token_kept = view(self._token, self._ids_name)
         self._token_at = ffi.cast(_C_INTEGERS[self._token.dtype.name] + " *", self._token_view.data)
 
         mask = config.inputs.get("attention_mask", "attention_mask")
         self._mask_name = text(mask)
         self._mask = None
         if self._inputs.pop(mask, None) is not None:
-            ones = np.ones((1, self.max_length), numpy_dtype(self._dtypes[mask]))
-            self._mask, self._mask_kept = _view(ones, mask)
+            ones = np.ones((self.n_sequences, self.max_length), numpy_dtype(self._dtypes[mask]))
+            self._mask, self._mask_kept = view(ones, mask)
+            self._mask_array = ones
             self._mask_shape = self._mask.shape
 
         positions = config.inputs.get("position_ids", "position_ids")
@@ -141,8 +176,10 @@ class DecodeLoop:
         self._position = None
         arg = self._inputs.pop(positions, None)
         if arg is not None:  # (batch, sequence), or (3, batch, sequence) with equal rows for text
-            self._position = np.zeros([3, 1, 1] if len(arg.shape) == 3 else [1, 1], numpy_dtype(self._dtypes[positions]))
-            self._position_view, self._position_kept = _view(self._position, positions)
+            self._position = np.zeros(
+                [3, self.n_sequences, 1] if len(arg.shape) == 3 else [self.n_sequences, 1], numpy_dtype(self._dtypes[positions])
+            )
+            self._position_view, self._position_kept = view(self._position, positions)
 
     def _bind_logits(self, config):
         name = config.outputs.get("logits", "logits")
@@ -154,6 +191,7 @@ class DecodeLoop:
         self.logits.struct_size = TENSOR_SIZE
         vocab = arg.shape[-1] if arg.shape and isinstance(arg.shape[-1], int) else config.vocab_size
         self._row_shape = (1, 1, vocab)
+        self._has_last_row_only = len(arg.shape) == 3 and arg.shape[1] == 1
         self._row = None  # allocated once the first run has told the element type
 
     def start(self, ids):
@@ -161,7 +199,7 @@ class DecodeLoop:
         self.length = 0
         for state in self._states:
             state.start()
-        if len(ids) >= _SPLIT_PROMPT:
+        if len(ids) >= SPLIT_PROMPT:
             check(lib.hotset_binding_drop_output(self._binding, self._logits_name))
             self._feed(ids[:-1])
             ids = ids[-1:]
@@ -173,14 +211,14 @@ class DecodeLoop:
 
     def _feed(self, ids):
         n = len(ids)
-        prompt, self._prompt_kept = _view(np.array(ids, self._token_dtype).reshape(1, n), self._ids_name)
+        prompt, self._prompt_kept = view(np.array(ids, self._token_dtype).reshape(1, n), self._ids_name)
         self._set(text(self._ids_name), prompt)
         if self._position is not None:
             shape = (*self._position.shape[:-1], n)
             positions = np.arange(self.length, self.length + n, dtype=self._position.dtype)
             positions = np.ascontiguousarray(np.broadcast_to(positions, shape))
-            view, self._positions_kept = _view(positions, self._positions_name)
-            self._set(text(self._positions_name), view)
+            tensor, self._positions_kept = view(positions, self._positions_name)
+            self._set(text(self._positions_name), tensor)
         self._run(n)
 
     def step(self, token):
@@ -194,7 +232,7 @@ class DecodeLoop:
 
     def _bind_step(self):
         if self._row is None:
-            self._row, self._row_kept = _view(np.zeros(self._row_shape, numpy_dtype(self.logits.dtype)), "logits")
+            self._row, self._row_kept = view(np.zeros(self._row_shape, numpy_dtype(self.logits.dtype)), "logits")
         self._set(text(self._ids_name), self._token_view)
         if self._position is not None:
             self._set(text(self._positions_name), self._position_view)

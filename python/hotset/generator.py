@@ -12,6 +12,7 @@ import time
 
 from ._errors import InvalidArgument, InvalidState, NotFound, Unsupported, check
 from ._native import ffi, lib, own
+from .batch_decoding import BatchDecodeLoop
 from .decoding import DecodeLoop
 from .detokenizer import StopStrings, create_detokenizer
 from .genai_config import read_genai_config
@@ -56,7 +57,22 @@ def _load_tokenizer(folder):
 
 
 class Generator:
-    """Generates text or token ids with one sequence at a time; a new call starts a new sequence."""
+    """Generates text or token ids: one sequence, or a batch of them in one go. A new call starts anew, one call at a time.
+
+        generator = hotset.Generator("demo")
+        for piece in generator.stream("In the beginning", 64): print(piece, end="")
+        texts = generator.generate_batch(["In the beginning", "import os"], 64, temperature=0.8, seed=[1, 2])
+
+    Settings of all of them, where None means the value of genai_config.json:
+        max_new_tokens      at least 1; None: up to max_length
+        temperature         0 and above; 0 is greedy
+        top_k, top_p        0 or less / 1 turn them off
+        repetition_penalty  above 0; 1 turns it off
+        do_sample           False is greedy; left out, a temperature, top_k or top_p given in the call means True
+        seed                0..2**64-1: same seed, same logits, same tokens; None draws one
+        stop                a text or several: the answer ends before it (text only)
+        stop_token_ids      in addition to the end-of-text tokens of the model
+    Wrong values raise InvalidArgument before anything runs."""
 
     def __init__(self, folder, sess_options=None, providers=None, max_length=None):
         """`max_length` bounds prompt and answer together and sizes the caches; default: the smaller of the
@@ -70,7 +86,8 @@ class Generator:
         options = (sess_options or SessionOptions())._with_defaults(self.config.session_entries)
         self.session = InferenceSession(self.config.model_path, options, providers)
         self.run_options = RunOptions()
-        self.stats = GenerationStats()
+        self.stats = GenerationStats()  # of the last single sequence
+        self.batch_stats = []  # GenerationStats of each prompt of the last batch
         self._tokenizer = None
         self._loop = None
         self._turn = 0  # of the sequence that owns the caches
@@ -175,6 +192,86 @@ class Generator:
         """The whole answer as text, without the prompt."""
         return "".join(self.stream(prompt, max_new_tokens, **settings))
 
+    def stream_batch_ids(
+        self,
+        prompts,
+        max_new_tokens=None,
+        *,
+        temperature=None,
+        top_k=None,
+        top_p=None,
+        repetition_penalty=None,
+        do_sample=None,
+        seed=None,
+        stop_token_ids=(),
+    ):
+        """Yields pairs (number of the prompt, token id). Each step of the graph serves all prompts, whatever their lengths;
+        a sequence that ends leaves the batch. The tokens of a prompt are those it gives alone.
+
+        `max_new_tokens` and the sampling settings are one value for all prompts or a list with one for each. An int as
+        `seed` gives prompt i the seed + i, so that equal prompts continue differently."""
+        settings = (temperature, top_k, top_p, repetition_penalty, do_sample, seed)
+        return self._stream_batch(prompts, max_new_tokens, settings, stop_token_ids)[1]
+
+    def _stream_batch(self, prompts, max_new_tokens, settings, stop_token_ids, ended=()):
+        if isinstance(prompts, (str, bytes)) or not isinstance(prompts, collections.abc.Iterable):
+            raise InvalidArgument(f"a batch is a list of prompts, not {type(prompts).__name__}")
+        ids = [self.encode(prompt) for prompt in prompts]
+        n = len(ids)
+
+        def spread(value, name):
+            if not isinstance(value, (list, tuple)):
+                return [value] * n
+            if len(value) != n:
+                raise InvalidArgument(f"{name} has {len(value)} values for {n} prompts")
+            return list(value)
+
+        *others, seed = settings
+        seeds = [seed + i & 2**64 - 1 for i in range(n)] if isinstance(seed, int) and seed >= 0 else spread(seed, "seed")
+        names = ("temperature", "top_k", "top_p", "repetition_penalty", "do_sample")
+        columns = [spread(value, name) for value, name in zip(others, names, strict=True)]
+        samplers = [self._create_sampler(*row) for row in zip(*columns, seeds, strict=True)]
+        limits = []
+        for prompt, limit in zip(ids, spread(max_new_tokens, "max_new_tokens"), strict=True):
+            if limit is not None and limit < 1:
+                raise InvalidArgument(f"max_new_tokens is {limit}, expected at least 1")
+            room = self.max_length - len(prompt)
+            limits.append(room if limit is None else min(room, limit))
+        self.batch_stats = [GenerationStats(prompt_tokens=len(prompt)) for prompt in ids]
+        self._turn += 1
+        stop_ids = self.config.eos_token_ids | set(stop_token_ids)
+        return ids, self._generate_batch(ids, limits, samplers, stop_ids, self.batch_stats, self._turn, ended)
+
+    def stream_batch(
+        self,
+        prompts,
+        max_new_tokens=None,
+        *,
+        stop=(),
+        temperature=None,
+        top_k=None,
+        top_p=None,
+        repetition_penalty=None,
+        do_sample=None,
+        seed=None,
+        stop_token_ids=(),
+    ):
+        """Yields pairs (number of the prompt, piece of its text). Settings as in stream_batch_ids, `stop` for all prompts."""
+        ended = set()
+        stops = [stop] if isinstance(stop, str) else list(stop)
+        settings = (temperature, top_k, top_p, repetition_penalty, do_sample, seed)
+        ids, tokens = self._stream_batch(prompts, max_new_tokens, settings, stop_token_ids, ended)
+        texts = [(create_detokenizer(self.tokenizer, prompt), StopStrings(stops)) for prompt in ids]
+        return self._batch_pieces(tokens, texts, ended, self.batch_stats)
+
+    def generate_batch(self, prompts, max_new_tokens=None, **settings):
+        """The answers to all prompts as a list of texts. Settings as in stream_batch."""
+        pieces = self.stream_batch(prompts, max_new_tokens, **settings)
+        texts = [[] for _ in self.batch_stats]
+        for index, piece in pieces:
+            texts[index].append(piece)
+        return ["".join(text) for text in texts]
+
     def cancel(self):
         """Stops a running generation from any thread: it raises Cancelled."""
         self.run_options.cancel()
@@ -233,9 +330,73 @@ class Generator:
                 self._claim(turn)
             loop.step(token)
 
+    def _generate_batch(self, ids, limits, samplers, stop_ids, stats, turn, ended):
+        """`ended`: prompts whose sequences the caller wants to end, looked at after each token."""
+        begin = time.perf_counter()
+        self._claim(turn)
+        self.run_options.reset()
+        if not ids:
+            return
+        for prompt, sampler in zip(ids, samplers, strict=True):
+            check(lib.hotset_sampler_accept(sampler, prompt, len(prompt)))
+        longest = max(len(prompt) + limit for prompt, limit in zip(ids, limits, strict=True))
+        loop = BatchDecodeLoop(self.session, self.config, longest, self.run_options, len(ids))
+        loop.start(ids)
+        next_token, chosen, clock = lib.hotset_sampler_next, ffi.new("int64_t *"), time.perf_counter
+        sequences = list(range(len(ids)))  # numbers of the prompts that the rows of the batch continue
+        while True:
+            rows, tokens = [], []
+            for row, index in enumerate(sequences):
+                check(next_token(samplers[index], loop.row(row), chosen))
+                token, of = chosen[0], stats[index]
+                since_begin = clock() - begin
+                if not of.new_tokens:
+                    of.first_token_s = since_begin
+                of.decode_s = since_begin - of.first_token_s
+                of.new_tokens += 1
+                if token in stop_ids:
+                    of.finish_reason = "stop"
+                    continue
+                is_last = of.new_tokens == limits[index]
+                if is_last:
+                    of.finish_reason = "length"
+                yield index, token
+                if turn != self._turn:
+                    self._claim(turn)
+                if not is_last and index not in ended:
+                    rows.append(row)
+                    tokens.append(token)
+            if not rows:
+                return
+            if len(rows) < len(sequences):
+                loop.keep(rows)
+                sequences = [sequences[row] for row in rows]
+            loop.step(tokens)
+
+    def _batch_pieces(self, tokens, texts, ended, stats):
+        def push(index, piece):
+            stops = texts[index][1]
+            text = stops.push(piece)
+            if stops.found:
+                ended.add(index)
+                stats[index].finish_reason = "stop"
+            return text
+
+        for index, token in tokens:
+            text = push(index, texts[index][0].push(token))
+            if text:
+                yield index, text
+        for index, (pieces, stops) in enumerate(texts):
+            if stops.found:
+                continue
+            text = push(index, pieces.flush())
+            text += "" if stops.found else stops.flush()
+            if text:
+                yield index, text
+
     def _claim(self, turn):
         if turn != self._turn:
-            raise InvalidState("another generation was started with this Generator; one sequence at a time")
+            raise InvalidState("another generation was started with this Generator; one at a time; for several prompts see stream_batch")
 
     def _pieces(self, ids, tokens, stops, stats):
         pieces = create_detokenizer(self.tokenizer, ids)
