@@ -3,7 +3,6 @@
 
 import ml_dtypes
 import numpy as np
-import onnx
 from onnx import TensorProto, helper
 
 import hotset

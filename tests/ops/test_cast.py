@@ -4,12 +4,37 @@
 import ml_dtypes
 import numpy as np
 import pytest
+
 from helpers import BF16, check_node, failure, onnx_type, run
 
 NUMBERS = [np.float32, np.float16, np.float64, np.int8, np.uint8, np.int16, np.uint16, np.int32, np.uint32, np.int64, np.uint64, bool]
 FLOATS8 = {17: ml_dtypes.float8_e4m3fn, 18: ml_dtypes.float8_e4m3fnuz, 19: ml_dtypes.float8_e5m2, 20: ml_dtypes.float8_e5m2fnuz}
 EDGES = np.array(
-    [0, -0.0, 1.5, 2.5, 0.3, -0.3, 300, -300, 448, 464, 465, 480, 57344, 61439, 61440, 1e9, -5e9, 1e-3, 2**-6, 2**-7, 2**-9, 2**-10, 1.5 * 2**-9]
+    [
+        0,
+        -0.0,
+        1.5,
+        2.5,
+        0.3,
+        -0.3,
+        300,
+        -300,
+        448,
+        464,
+        465,
+        480,
+        57344,
+        61439,
+        61440,
+        1e9,
+        -5e9,
+        1e-3,
+        2**-6,
+        2**-7,
+        2**-9,
+        2**-10,
+        1.5 * 2**-9,
+    ]
     + [2**-16, 2**-17, 1.5 * 2**-16, 3e38, np.nan, np.inf, -np.inf],
     np.float32,
 )
@@ -49,7 +74,9 @@ def test_bfloat16():
     np.testing.assert_array_equal(back, y.astype(np.float32))
     for target in (np.float16, np.int64, bool):
         z = np.array([0, 1, 2.5, 100], BF16)
-        np.testing.assert_array_equal(run("Cast", [z], {"to": onnx_type(target)}, output_types=(target,))[0], z.astype(np.float32).astype(target))
+        np.testing.assert_array_equal(
+            run("Cast", [z], {"to": onnx_type(target)}, output_types=(target,))[0], z.astype(np.float32).astype(target)
+        )
 
 
 @pytest.mark.parametrize("to", FLOATS8)

@@ -4,6 +4,7 @@
 import ml_dtypes
 import numpy as np
 import pytest
+
 from helpers import BF16, assert_close, check_node, failure, run
 
 

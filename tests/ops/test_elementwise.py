@@ -3,10 +3,11 @@
 
 import numpy as np
 import pytest
-from helpers import check_all_floats, check_node, check_widened, failure, run
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import mutually_broadcastable_shapes
+
+from helpers import check_all_floats, check_node, check_widened, failure, run
 
 FEW = settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 BOOL = {"output_types": (bool,)}
@@ -117,7 +118,23 @@ def test_max_keeps_nan():
     assert np.isnan(run("Max", [np.array([np.nan, 1], np.float32), np.array([1, np.nan], np.float32)])[0]).all()
 
 
-FUNCTIONS = ["Neg", "Abs", "Exp", "Reciprocal", "Sigmoid", "Tanh", "Softplus", "Sin", "Cos", "Erf", "Relu", "Floor", "Ceil", "Round", "Sign"]
+FUNCTIONS = [
+    "Neg",
+    "Abs",
+    "Exp",
+    "Reciprocal",
+    "Sigmoid",
+    "Tanh",
+    "Softplus",
+    "Sin",
+    "Cos",
+    "Erf",
+    "Relu",
+    "Floor",
+    "Ceil",
+    "Round",
+    "Sign",
+]
 
 
 @pytest.mark.parametrize("op", [*FUNCTIONS, "Sqrt", "Log", "LeakyRelu", "Elu", "HardSigmoid"])

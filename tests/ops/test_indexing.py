@@ -3,10 +3,11 @@
 
 import numpy as np
 import pytest
-from helpers import check_node, failure, run
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes
+
+from helpers import check_node, failure, run
 
 FEW = settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
@@ -43,7 +44,11 @@ def test_bad_indices_are_named():
 def test_gather_elements(axis):
     shape, smaller = (4, 5, 6), [3, 4, 5]
     smaller[axis] = 7
-    check_node("GatherElements", [rng().standard_normal(shape).astype(np.float32), rng(1).integers(-shape[axis], shape[axis], smaller)], {"axis": axis})
+    check_node(
+        "GatherElements",
+        [rng().standard_normal(shape).astype(np.float32), rng(1).integers(-shape[axis], shape[axis], smaller)],
+        {"axis": axis},
+    )
 
 
 def test_gather_nd():
@@ -74,7 +79,9 @@ def test_scatter_leaves_its_input_alone():
 
 
 @pytest.mark.parametrize("largest", [0, 1])
-@pytest.mark.parametrize(("shape", "axis", "k"), [((3, 32), -1, 4), ((3, 100), -1, 40), ((20, 3), 0, 5), ((2, 64, 2), 1, 33), ((5,), 0, 5), ((4, 3), 1, 0)])
+@pytest.mark.parametrize(
+    ("shape", "axis", "k"), [((3, 32), -1, 4), ((3, 100), -1, 40), ((20, 3), 0, 5), ((2, 64, 2), 1, 33), ((5,), 0, 5), ((4, 3), 1, 0)]
+)
 @pytest.mark.parametrize("dtype", [np.float32, np.int64])
 def test_topk(largest, shape, axis, k, dtype):
     x = rng().permutation(int(np.prod(shape))).reshape(shape).astype(dtype)
@@ -87,11 +94,16 @@ def test_topk_ties_and_types():
         values, indices = run("TopK", [x, np.array([k])], output_types=(None, np.int64))
         assert indices.tolist() == [[1, 2, 4, 3][:k]]
     long = np.tile(x, (1, 10))
-    assert run("TopK", [long, np.array([20])], output_types=(None, np.int64))[1][0].tolist() == [i for i in range(50) if i % 5 in (1, 2, 4)][:20]
+    assert (
+        run("TopK", [long, np.array([20])], output_types=(None, np.int64))[1][0].tolist()
+        == [i for i in range(50) if i % 5 in (1, 2, 4)][:20]
+    )
     values, indices = run("TopK", [x.astype(np.float16), np.array([2])], {"largest": 0}, output_types=(None, np.int64))
     assert indices.tolist() == [[0, 3]] and values.dtype == np.float16
     big = rng(5).standard_normal((300, 200)).astype(np.float32)
-    np.testing.assert_array_equal(run("TopK", [big, np.array([8])], output_types=(None, np.int64))[1], np.argsort(-big, 1, kind="stable")[:, :8])
+    np.testing.assert_array_equal(
+        run("TopK", [big, np.array([8])], output_types=(None, np.int64))[1], np.argsort(-big, 1, kind="stable")[:, :8]
+    )
     assert "k is 6" in failure("TopK", [x, np.array([6])], output_types=(None, np.int64))
 
 

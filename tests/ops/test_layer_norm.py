@@ -3,6 +3,7 @@
 
 import numpy as np
 import pytest
+
 from helpers import BF16, assert_close, check_node, check_widened, failure, run
 
 TYPES = [np.float32, np.float16, BF16]
@@ -51,7 +52,9 @@ def test_skip(dtype, center, with_bias, shape):
 def test_norm_uses_the_unrounded_sum():
     x, skip = np.full((1, 64), 2048, np.float16), np.full((1, 64), 1, np.float16)
     x[0, ::2] = -1024
-    y, summed = run("SkipSimplifiedLayerNormalization", [x, skip, np.ones(64, np.float16)], {"epsilon": 1e-5}, domain="com.microsoft", output_types=SUM)
+    y, summed = run(
+        "SkipSimplifiedLayerNormalization", [x, skip, np.ones(64, np.float16)], {"epsilon": 1e-5}, domain="com.microsoft", output_types=SUM
+    )
     total = x.astype(np.float64) + 1
     assert_close(y, normalize(total, np.ones(64), None, 1e-5, False).astype(np.float16))
     np.testing.assert_array_equal(summed, total.astype(np.float16))

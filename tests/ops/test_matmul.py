@@ -3,10 +3,10 @@
 
 import numpy as np
 import pytest
-from helpers import check_all_floats, check_node, failure, run
 from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 from hypothesis.extra.numpy import mutually_broadcastable_shapes
+
+from helpers import check_all_floats, check_node, failure, run
 
 FEW = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 

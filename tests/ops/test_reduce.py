@@ -3,10 +3,11 @@
 
 import numpy as np
 import pytest
-from helpers import check_all_floats, check_node, failure, run
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes
+
+from helpers import check_all_floats, check_node, failure, run
 
 FEW = settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 KINDS = ["ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin", "ReduceProd", "ReduceSumSquare", "ReduceL1", "ReduceL2"]

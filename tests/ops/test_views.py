@@ -6,10 +6,11 @@ import itertools
 import ml_dtypes
 import numpy as np
 import pytest
-from helpers import check_node, failure, run, tensor
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes
+
+from helpers import check_node, failure, run, tensor
 
 FEW = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
@@ -85,8 +86,12 @@ def test_transpose(perm):
 def test_transpose_of_large_matrices(dtype):
     a = np.random.default_rng(1).integers(0, 99, (300, 401)).astype(dtype)
     np.testing.assert_array_equal(run("Transpose", [a])[0], a.T)
-    np.testing.assert_array_equal(run("Transpose", [a.reshape(3, 100, 401)], {"perm": [0, 2, 1]})[0], np.swapaxes(a.reshape(3, 100, 401), 1, 2))
-    np.testing.assert_array_equal(run("Transpose", [a[:300].reshape(30, 10, 401)], {"perm": [1, 0, 2]})[0], a.reshape(30, 10, 401).swapaxes(0, 1))
+    np.testing.assert_array_equal(
+        run("Transpose", [a.reshape(3, 100, 401)], {"perm": [0, 2, 1]})[0], np.swapaxes(a.reshape(3, 100, 401), 1, 2)
+    )
+    np.testing.assert_array_equal(
+        run("Transpose", [a[:300].reshape(30, 10, 401)], {"perm": [1, 0, 2]})[0], a.reshape(30, 10, 401).swapaxes(0, 1)
+    )
 
 
 def test_transpose_failures():
