@@ -7,8 +7,8 @@ namespace hotset::cpu {
 
 enum class Arithmetic { add, sub, mul, div };
 // swish: x / (1 + exp(-p[0] x)). gelu_tanh: the approximation with tanh.
-enum class Function { exp, sigmoid, swish, tanh, gelu_tanh };
-inline constexpr int kArithmetics = 4, kFunctions = 5;
+enum class Function { exp, sigmoid, swish, tanh, gelu_tanh, erf, gelu, relu, sqrt };
+inline constexpr int kArithmetics = 4, kFunctions = 9;
 
 // out[i] = a[i] op b[i]; an operand with `one` set is a single element.
 using ArithmeticLoop = void (*)(const void* a, bool a_one, const void* b, bool b_one, void* out, int64_t n);

@@ -13,6 +13,7 @@ namespace {
 inline V lower(V a, V b) { return _mm256_min_ps(a, b); }
 inline V higher(V a, V b) { return _mm256_max_ps(a, b); }
 inline V divide(V a, V b) { return _mm256_div_ps(a, b); }
+inline V root(V v) { return _mm256_sqrt_ps(v); }
 inline V round(V v) { return _mm256_round_ps(v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
 // In two halves, each a normal power of two.
 inline V scale(V p, V n) {

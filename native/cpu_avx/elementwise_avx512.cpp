@@ -17,6 +17,7 @@ namespace {
 inline V lower(V a, V b) { return _mm512_min_ps(a, b); }
 inline V higher(V a, V b) { return _mm512_max_ps(a, b); }
 inline V divide(V a, V b) { return _mm512_div_ps(a, b); }
+inline V root(V v) { return _mm512_sqrt_ps(v); }
 inline V round(V v) { return _mm512_roundscale_ps(v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
 inline V scale(V p, V n) { return _mm512_scalef_ps(p, n); }
 inline V magnitude(V v) { return _mm512_abs_ps(v); }

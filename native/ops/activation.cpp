@@ -77,19 +77,21 @@ struct HardSigmoidOp {
   }
 };
 
-constexpr UnaryTable relu_table() {
-  UnaryTable t = kFloatTable<ReluOp>;
-  t[static_cast<size_t>(DType::i8)] = unary_loop<ReluOp, int8_t>;
-  t[static_cast<size_t>(DType::i16)] = unary_loop<ReluOp, int16_t>;
-  t[static_cast<size_t>(DType::i32)] = unary_loop<ReluOp, int32_t>;
-  t[static_cast<size_t>(DType::i64)] = unary_loop<ReluOp, int64_t>;
-  return t;
+Result<std::unique_ptr<Kernel>> make_relu(const OpContext&) {
+  static const UnaryTable table = [] {
+    UnaryTable t = with_vectors(kFloatTable<ReluOp>, cpu::Function::relu);
+    t[static_cast<size_t>(DType::i8)] = unary_loop<ReluOp, int8_t>;
+    t[static_cast<size_t>(DType::i16)] = unary_loop<ReluOp, int16_t>;
+    t[static_cast<size_t>(DType::i32)] = unary_loop<ReluOp, int32_t>;
+    t[static_cast<size_t>(DType::i64)] = unary_loop<ReluOp, int64_t>;
+    return t;
+  }();
+  return make_kernel<UnaryKernel>(table, DType::undefined, 0.0f, 0.0f);
 }
-constexpr UnaryTable kRelu = relu_table();
 
 Result<std::unique_ptr<Kernel>> make_gelu(const OpContext& c) {
   const std::string approximate = c.node().get_string("approximate", "none");
-  if (approximate == "none") return make_unary<kFloatTable<GeluOp>>(c);
+  if (approximate == "none") return make_vector_unary<GeluOp, cpu::Function::gelu>(c);
   if (approximate == "tanh") return make_vector_unary<GeluTanhOp, cpu::Function::gelu_tanh>(c);
   return c.fail(Code::invalid_model, "approximate '%s', expected none or tanh", approximate.c_str());
 }
@@ -109,9 +111,9 @@ HOTSET_OPS(activation,
            {"", "Sigmoid", 6, kLatest, make_vector_unary<SigmoidOp, cpu::Function::sigmoid>},
            {"", "Tanh", 6, kLatest, make_vector_unary<TanhOp, cpu::Function::tanh>},
            {"", "Softplus", 1, kLatest, make_unary<kFloatTable<SoftplusOp>>},
-           {"", "Relu", 6, kLatest, make_unary<kRelu>},
+           {"", "Relu", 6, kLatest, make_relu},
            {"", "Gelu", 20, kLatest, make_gelu},
-           {"com.microsoft", "Gelu", 1, kLatest, make_unary<kFloatTable<GeluOp>>},
+           {"com.microsoft", "Gelu", 1, kLatest, make_vector_unary<GeluOp, cpu::Function::gelu>},
            {"", "Swish", 24, kLatest, [](const OpContext& c) { return make_swish(c, 1.0f); }},
            {"com.microsoft", "QuickGelu", 1, kLatest, [](const OpContext& c) { return make_swish(c, 1.702f); }},
            {"", "LeakyRelu", 6, kLatest, [](const OpContext& c) { return make_with<LeakyReluOp>(c, 0.01f); }},

@@ -94,9 +94,40 @@ struct Split {
   }
 };
 
+// Results begin..end when the innermost dimension is kept: up to kBlock neighbours at a time, so that memory is read in runs.
+template <class Rule, class T>
+void reduce_columns(const void* in, void* out, const Split& split, int64_t begin, int64_t end) {
+  using A = Accumulator<T>;
+  constexpr int64_t kBlock = 32;
+  const int64_t row = split.kept_dim[0];
+  for (int64_t o = begin; o < end;) {
+    const int n = static_cast<int>(std::min({kBlock, end - o, row - o % row}));
+    int64_t base = o % row, rest = o / row;
+    for (int i = 1; i < split.n_kept; ++i) {
+      base += rest % split.kept_dim[i] * split.kept_stride[i];
+      rest /= split.kept_dim[i];
+    }
+    A acc[kBlock];
+    std::fill(acc, acc + n, Rule::template first<A>());
+    int64_t index[kMaxRank] = {};
+    for (int64_t left = split.size; left > 0; --left) {
+      for (int j = 0; j < n; ++j) acc[j] = Rule::template join<A>(acc[j], static_cast<A>(static_cast<Wide<T>>(load_at<T>(in, base + j))));
+      for (int i = 0; i < split.n; ++i) {
+        base += split.stride[i];
+        if (++index[i] < split.dim[i]) break;
+        index[i] = 0;
+        base -= split.stride[i] * split.dim[i];
+      }
+    }
+    for (int j = 0; j < n; ++j) store_at<T>(out, o + j, static_cast<T>(static_cast<Wide<T>>(Rule::template finish<A>(acc[j], split.size))));
+    o += n;
+  }
+}
+
 template <class Rule, class T>
 void reduce(const void* in, void* out, const Split& split, int64_t begin, int64_t end) {
   using A = Accumulator<T>;
+  if (split.n_kept && split.kept_stride[0] == 1) return reduce_columns<Rule, T>(in, out, split, begin, end);
   const auto value = [in](int64_t i) { return static_cast<A>(static_cast<Wide<T>>(load_at<T>(in, i))); };
   const auto put = [&](int64_t i, A acc) { store_at<T>(out, i, static_cast<T>(static_cast<Wide<T>>(Rule::template finish<A>(acc, split.size)))); };
   const int64_t run = split.n ? split.dim[0] : 1, run_stride = split.n ? split.stride[0] : 0;
