@@ -11,10 +11,12 @@ namespace {
 template <float (*convert)(uint16_t)>
 void widen(const void* src, float* dst, int64_t n) {
   const char* s = static_cast<const char*>(src);
+  char* d = reinterpret_cast<char*>(dst);
   for (int64_t i = 0; i < n; ++i) {
     uint16_t bits;
     std::memcpy(&bits, s + 2 * i, 2);
-    dst[i] = convert(bits);
+    const float f = convert(bits);
+    std::memcpy(d + 4 * i, &f, 4);
   }
 }
 
