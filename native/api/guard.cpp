@@ -4,7 +4,8 @@
 
 #include <cstdlib>
 
-static_assert(static_cast<int>(hotset::Code::internal) == HOTSET_ERROR_INTERNAL && static_cast<int>(hotset::Code::invalid_state) == HOTSET_ERROR_INVALID_STATE);
+static_assert(static_cast<int>(hotset::Code::internal) == HOTSET_ERROR_INTERNAL &&
+              static_cast<int>(hotset::Code::invalid_state) == HOTSET_ERROR_INVALID_STATE);
 static_assert(static_cast<int>(hotset::DType::f8e8m0) == HOTSET_FLOAT8E8M0 && static_cast<int>(hotset::DType::bf16) == HOTSET_BFLOAT16);
 static_assert(hotset::kMaxRank == HOTSET_MAX_RANK);
 
@@ -44,8 +45,8 @@ Status give_text(const std::string& text, char** out) {
 }
 
 Status read_tensor(const hotset_tensor& from, const char* what, Tensor* out) {
-  HOTSET_FAIL_IF(from.struct_size < offsetof(hotset_tensor, owner), invalid_argument, "%s: struct_size is %u: set it to sizeof(hotset_tensor)", what,
-                 from.struct_size);
+  HOTSET_FAIL_IF(from.struct_size < offsetof(hotset_tensor, owner), invalid_argument,
+                 "%s: struct_size is %u: set it to sizeof(hotset_tensor)", what, from.struct_size);
   HOTSET_FAIL_IF(from.rank < 0 || from.rank > HOTSET_MAX_RANK, invalid_argument, "%s: rank %lld, allowed 0..%d", what,
                  static_cast<long long>(from.rank), HOTSET_MAX_RANK);
   HOTSET_FAIL_IF(from.device > HOTSET_CPU, unsupported, "%s: device %d; this build takes host memory", what, from.device);
@@ -85,18 +86,30 @@ const char* hotset_last_error(void) { return last_error.c_str(); }
 
 const char* hotset_status_name(hotset_status status) {
   switch (status) {
-    case HOTSET_OK: return "ok";
-    case HOTSET_ERROR_INVALID_ARGUMENT: return "invalid argument";
-    case HOTSET_ERROR_NOT_FOUND: return "not found";
-    case HOTSET_ERROR_INVALID_MODEL: return "invalid model";
-    case HOTSET_ERROR_UNSUPPORTED: return "unsupported";
-    case HOTSET_ERROR_BUDGET: return "budget too small";
-    case HOTSET_ERROR_OUT_OF_MEMORY: return "out of memory";
-    case HOTSET_ERROR_OUT_OF_DEVICE_MEMORY: return "out of device memory";
-    case HOTSET_ERROR_DEVICE: return "device error";
-    case HOTSET_ERROR_CANCELLED: return "cancelled";
-    case HOTSET_ERROR_INVALID_STATE: return "invalid state";
-    case HOTSET_ERROR_INTERNAL: return "internal error";
+    case HOTSET_OK:
+      return "ok";
+    case HOTSET_ERROR_INVALID_ARGUMENT:
+      return "invalid argument";
+    case HOTSET_ERROR_NOT_FOUND:
+      return "not found";
+    case HOTSET_ERROR_INVALID_MODEL:
+      return "invalid model";
+    case HOTSET_ERROR_UNSUPPORTED:
+      return "unsupported";
+    case HOTSET_ERROR_BUDGET:
+      return "budget too small";
+    case HOTSET_ERROR_OUT_OF_MEMORY:
+      return "out of memory";
+    case HOTSET_ERROR_OUT_OF_DEVICE_MEMORY:
+      return "out of device memory";
+    case HOTSET_ERROR_DEVICE:
+      return "device error";
+    case HOTSET_ERROR_CANCELLED:
+      return "cancelled";
+    case HOTSET_ERROR_INVALID_STATE:
+      return "invalid state";
+    case HOTSET_ERROR_INTERNAL:
+      return "internal error";
   }
   return "unknown status";
 }

@@ -37,7 +37,8 @@ hotset_status guard(F&& f) noexcept {
 template <class T>
 Status copy_out(T* out, const T& from) {
   HOTSET_FAIL_IF(!out, invalid_argument, "out is NULL");
-  HOTSET_FAIL_IF(out->struct_size < sizeof(uint32_t) * 2, invalid_argument, "struct_size is %u: set it to sizeof the struct", out->struct_size);
+  HOTSET_FAIL_IF(out->struct_size < sizeof(uint32_t) * 2, invalid_argument, "struct_size is %u: set it to sizeof the struct",
+                 out->struct_size);
   const uint32_t size = out->struct_size;
   std::memcpy(out, &from, size < sizeof(T) ? size : sizeof(T));
   out->struct_size = size;

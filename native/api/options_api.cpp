@@ -124,7 +124,9 @@ hotset_status hotset_options_set_progress(hotset_options* options, hotset_progre
     HOTSET_FAIL_IF(!options, invalid_argument, "options is NULL");
     options->callbacks.progress = nullptr;
     if (callback)
-      options->callbacks.progress = [=](const char* stage, uint64_t done, uint64_t total) { return callback(stage, done, total, user) == 0; };
+      options->callbacks.progress = [=](const char* stage, uint64_t done, uint64_t total) {
+        return callback(stage, done, total, user) == 0;
+      };
     return {};
   });
 }

@@ -22,8 +22,8 @@ Status set_output(const Session& session, RunState& state, const char* name, con
   const int o = session.output_index(name);
   HOTSET_FAIL_IF(o < 0, invalid_argument, "the model has no output '%s'", name);
   if (tensor) {
-    HOTSET_FAIL_IF(tensor->struct_size < sizeof(hotset_tensor), invalid_argument, "output '%s': struct_size is %u: set it to sizeof(hotset_tensor)",
-                   name, tensor->struct_size);
+    HOTSET_FAIL_IF(tensor->struct_size < sizeof(hotset_tensor), invalid_argument,
+                   "output '%s': struct_size is %u: set it to sizeof(hotset_tensor)", name, tensor->struct_size);
     HOTSET_FAIL_IF(tensor->device > HOTSET_CPU, unsupported, "output '%s': device %d; this build takes host memory", name, tensor->device);
     HOTSET_FAIL_IF(!tensor->data && tensor->bytes, invalid_argument, "output '%s': data is NULL but bytes is %zu", name, tensor->bytes);
   }
@@ -88,8 +88,9 @@ hotset_status hotset_run_options_reset(hotset_run_options* run_options) {
   });
 }
 
-hotset_status hotset_run(hotset_session* session, hotset_run_options* run_options, const char* const* input_names, const hotset_tensor* inputs,
-                         size_t input_count, const char* const* output_names, hotset_tensor* outputs, size_t output_count) {
+hotset_status hotset_run(hotset_session* session, hotset_run_options* run_options, const char* const* input_names,
+                         const hotset_tensor* inputs, size_t input_count, const char* const* output_names, hotset_tensor* outputs,
+                         size_t output_count) {
   return guard([&]() -> Status {
     HOTSET_FAIL_IF(!session, invalid_argument, "session is NULL");
     HOTSET_FAIL_IF((input_count && (!input_names || !inputs)) || (output_count && (!output_names || !outputs)), invalid_argument,
@@ -171,7 +172,8 @@ hotset_status hotset_binding_run(hotset_binding* binding, hotset_run_options* ru
 hotset_status hotset_binding_output(const hotset_binding* binding, const char* name, hotset_tensor* out) {
   return guard([&]() -> Status {
     HOTSET_FAIL_IF(!binding || !name || !out, invalid_argument, "binding, name or out is NULL");
-    HOTSET_FAIL_IF(out->struct_size < sizeof(hotset_tensor), invalid_argument, "struct_size is %u: set it to sizeof(hotset_tensor)", out->struct_size);
+    HOTSET_FAIL_IF(out->struct_size < sizeof(hotset_tensor), invalid_argument, "struct_size is %u: set it to sizeof(hotset_tensor)",
+                   out->struct_size);
     const int o = binding->session->output_index(name);
     HOTSET_FAIL_IF(o < 0, invalid_argument, "the model has no output '%s'", name);
     const OutputSlot& slot = binding->state->outputs[o];
@@ -185,10 +187,11 @@ hotset_status hotset_binding_output(const hotset_binding* binding, const char* n
 hotset_status hotset_sampler_create(hotset_sampler** out, const hotset_sampler_config* config) {
   return guard([&]() -> Status {
     HOTSET_FAIL_IF(!out || !config, invalid_argument, "out or config is NULL");
-    HOTSET_FAIL_IF(config->struct_size < sizeof(hotset_sampler_config), invalid_argument, "struct_size is %u: set it to sizeof(hotset_sampler_config)",
-                   config->struct_size);
+    HOTSET_FAIL_IF(config->struct_size < sizeof(hotset_sampler_config), invalid_argument,
+                   "struct_size is %u: set it to sizeof(hotset_sampler_config)", config->struct_size);
     *out = nullptr;
-    const Sampler::Config c{config->do_sample != 0, config->top_k, config->top_p, config->temperature, config->repetition_penalty, config->seed};
+    const Sampler::Config c{config->do_sample != 0,     config->top_k, config->top_p, config->temperature,
+                            config->repetition_penalty, config->seed};
     HOTSET_TRY(Sampler::check(c));
     *out = new hotset_sampler{Sampler(c)};
     return {};
@@ -209,8 +212,8 @@ hotset_status hotset_sampler_next(hotset_sampler* sampler, const hotset_tensor* 
     HOTSET_FAIL_IF(!sampler || !logits || !out, invalid_argument, "sampler, logits or out is NULL");
     Tensor t;
     HOTSET_TRY(read_tensor(*logits, "logits", &t));
-    HOTSET_FAIL_IF(t.dtype != DType::f32 && t.dtype != DType::f16 && t.dtype != DType::bf16, invalid_argument, "logits: element type %s, expected a float",
-                   dtype_name(t.dtype));
+    HOTSET_FAIL_IF(t.dtype != DType::f32 && t.dtype != DType::f16 && t.dtype != DType::bf16, invalid_argument,
+                   "logits: element type %s, expected a float", dtype_name(t.dtype));
     HOTSET_FAIL_IF(t.shape.rank == 0 || t.size() == 0, invalid_argument, "logits: shape %s is empty", to_text(t.shape).c_str());
     const int64_t n = t.shape[-1];
     const size_t row = t.bytes() / static_cast<size_t>(t.size()) * static_cast<size_t>(t.size() - n);

@@ -14,7 +14,8 @@ Status describe(const hotset_session* session, bool is_input, size_t index, hots
   const auto& ids = is_input ? graph.inputs : graph.outputs;
   HOTSET_FAIL_IF(index >= ids.size(), invalid_argument, "%s %zu of %zu", is_input ? "input" : "output", index, ids.size());
   const model::Value& v = graph.values[ids[index]];
-  HOTSET_FAIL_IF(v.shape.size() > HOTSET_MAX_RANK, unsupported, "'%s' has rank %zu, allowed 0..%d", v.name.c_str(), v.shape.size(), HOTSET_MAX_RANK);
+  HOTSET_FAIL_IF(v.shape.size() > HOTSET_MAX_RANK, unsupported, "'%s' has rank %zu, allowed 0..%d", v.name.c_str(), v.shape.size(),
+                 HOTSET_MAX_RANK);
   hotset_value_info info = {};
   info.dtype = static_cast<int32_t>(v.dtype);
   info.name = v.name.c_str();
@@ -48,7 +49,8 @@ hotset_status hotset_session_create(hotset_session** out, const char* path, cons
   });
 }
 
-hotset_status hotset_session_create_from_memory(hotset_session** out, const void* model, size_t model_bytes, const hotset_options* options) {
+hotset_status hotset_session_create_from_memory(hotset_session** out, const void* model, size_t model_bytes,
+                                                const hotset_options* options) {
   return guard([&]() -> Status {
     HOTSET_FAIL_IF(!out || !model, invalid_argument, "out or model is NULL");
     *out = nullptr;

@@ -9,44 +9,92 @@ namespace hotset {
 
 int dtype_bits(DType type) {
   switch (type) {
-    case DType::u4: case DType::i4: case DType::f4e2m1: return 4;
-    case DType::u8: case DType::i8: case DType::boolean: case DType::f8e4m3fn: case DType::f8e4m3fnuz:
-    case DType::f8e5m2: case DType::f8e5m2fnuz: case DType::f8e8m0: return 8;
-    case DType::u16: case DType::i16: case DType::f16: case DType::bf16: return 16;
-    case DType::f32: case DType::i32: case DType::u32: return 32;
-    case DType::f64: case DType::i64: case DType::u64: case DType::complex64: return 64;
-    case DType::complex128: return 128;
-    default: return 0;
+    case DType::u4:
+    case DType::i4:
+    case DType::f4e2m1:
+      return 4;
+    case DType::u8:
+    case DType::i8:
+    case DType::boolean:
+    case DType::f8e4m3fn:
+    case DType::f8e4m3fnuz:
+    case DType::f8e5m2:
+    case DType::f8e5m2fnuz:
+    case DType::f8e8m0:
+      return 8;
+    case DType::u16:
+    case DType::i16:
+    case DType::f16:
+    case DType::bf16:
+      return 16;
+    case DType::f32:
+    case DType::i32:
+    case DType::u32:
+      return 32;
+    case DType::f64:
+    case DType::i64:
+    case DType::u64:
+    case DType::complex64:
+      return 64;
+    case DType::complex128:
+      return 128;
+    default:
+      return 0;
   }
 }
 
 const char* dtype_name(DType type) {
   switch (type) {
-    case DType::f32: return "float";
-    case DType::u8: return "uint8";
-    case DType::i8: return "int8";
-    case DType::u16: return "uint16";
-    case DType::i16: return "int16";
-    case DType::i32: return "int32";
-    case DType::i64: return "int64";
-    case DType::string: return "string";
-    case DType::boolean: return "bool";
-    case DType::f16: return "float16";
-    case DType::f64: return "double";
-    case DType::u32: return "uint32";
-    case DType::u64: return "uint64";
-    case DType::complex64: return "complex64";
-    case DType::complex128: return "complex128";
-    case DType::bf16: return "bfloat16";
-    case DType::f8e4m3fn: return "float8e4m3fn";
-    case DType::f8e4m3fnuz: return "float8e4m3fnuz";
-    case DType::f8e5m2: return "float8e5m2";
-    case DType::f8e5m2fnuz: return "float8e5m2fnuz";
-    case DType::u4: return "uint4";
-    case DType::i4: return "int4";
-    case DType::f4e2m1: return "float4e2m1";
-    case DType::f8e8m0: return "float8e8m0";
-    default: return "undefined";
+    case DType::f32:
+      return "float";
+    case DType::u8:
+      return "uint8";
+    case DType::i8:
+      return "int8";
+    case DType::u16:
+      return "uint16";
+    case DType::i16:
+      return "int16";
+    case DType::i32:
+      return "int32";
+    case DType::i64:
+      return "int64";
+    case DType::string:
+      return "string";
+    case DType::boolean:
+      return "bool";
+    case DType::f16:
+      return "float16";
+    case DType::f64:
+      return "double";
+    case DType::u32:
+      return "uint32";
+    case DType::u64:
+      return "uint64";
+    case DType::complex64:
+      return "complex64";
+    case DType::complex128:
+      return "complex128";
+    case DType::bf16:
+      return "bfloat16";
+    case DType::f8e4m3fn:
+      return "float8e4m3fn";
+    case DType::f8e4m3fnuz:
+      return "float8e4m3fnuz";
+    case DType::f8e5m2:
+      return "float8e5m2";
+    case DType::f8e5m2fnuz:
+      return "float8e5m2fnuz";
+    case DType::u4:
+      return "uint4";
+    case DType::i4:
+      return "int4";
+    case DType::f4e2m1:
+      return "float4e2m1";
+    case DType::f8e8m0:
+      return "float8e8m0";
+    default:
+      return "undefined";
   }
 }
 
@@ -93,8 +141,6 @@ float f8e4m3fn_to_f32(uint8_t b) {
 
 float f8e5m2_to_f32(uint8_t b) { return f16_to_f32(static_cast<uint16_t>(b << 8)); }
 
-float f8e8m0_to_f32(uint8_t b) {
-  return b == 255 ? std::numeric_limits<float>::quiet_NaN() : std::ldexp(1.0f, static_cast<int>(b) - 127);
-}
+float f8e8m0_to_f32(uint8_t b) { return b == 255 ? std::numeric_limits<float>::quiet_NaN() : std::ldexp(1.0f, static_cast<int>(b) - 127); }
 
 }  // namespace hotset

@@ -74,14 +74,14 @@ __attribute__((format(printf, 1, 2)))
 #endif
 std::string format_text(const char* format, ...);
 
-#define HOTSET_TRY(expr)                                   \
-  do {                                                     \
+#define HOTSET_TRY(expr)                                                              \
+  do {                                                                                \
     if (::hotset::Status try_status_ = (expr); !try_status_.ok()) return try_status_; \
   } while (0)
 
-#define HOTSET_FAIL_IF(cond, code, ...)                                      \
-  do {                                                                       \
-    if (cond) return ::hotset::fail(::hotset::Code::code, __VA_ARGS__);      \
+#define HOTSET_FAIL_IF(cond, code, ...)                                 \
+  do {                                                                  \
+    if (cond) return ::hotset::fail(::hotset::Code::code, __VA_ARGS__); \
   } while (0)
 
 #define HOTSET_CONCAT_(a, b) a##b

@@ -16,9 +16,12 @@ bool checked_size(std::span<const int64_t> dims, int64_t* out) {
   int64_t n = 1;
   for (int64_t d : dims) {
     if (d < 0) return false;
-    if (d == 0) empty = true;
-    else if (n > kLimit / d) return false;
-    else n *= d;
+    if (d == 0)
+      empty = true;
+    else if (n > kLimit / d)
+      return false;
+    else
+      n *= d;
   }
   *out = empty ? 0 : n;
   return true;

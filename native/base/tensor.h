@@ -27,8 +27,8 @@ struct Shape {
   }
   int64_t operator[](int i) const { return dim[i < 0 ? i + rank : i]; }  // negative counts from the end
   int64_t& operator[](int i) { return dim[i < 0 ? i + rank : i]; }
-  int64_t size() const { return product(0, rank); }                      // elements; 1 for a scalar
-  int64_t product(int from, int to) const {                              // of dims [from, to)
+  int64_t size() const { return product(0, rank); }  // elements; 1 for a scalar
+  int64_t product(int from, int to) const {          // of dims [from, to)
     int64_t n = 1;
     for (int i = from; i < to; ++i) n *= dim[i];
     return n;

@@ -130,8 +130,10 @@ void ThreadPool::run_tasks(int64_t n_tasks, Call call, void* context) {
   n_done_.store(0, std::memory_order_relaxed);
   ticket_.store(static_cast<uint64_t>(epoch) << 32, std::memory_order_release);
   epoch_.store(epoch, std::memory_order_release);
-  if (n == 2) epoch_.notify_one();
-  else epoch_.notify_all();
+  if (n == 2)
+    epoch_.notify_one();
+  else
+    epoch_.notify_all();
   while (claim_and_run(epoch, 0)) {
   }
   for (uint32_t done; (done = n_done_.load(std::memory_order_acquire)) != n;) wait_while_equal(n_done_, done);

@@ -27,8 +27,9 @@ class ThreadPool {
   // the tasks run on the calling thread as thread 0.
   template <class F>
   void parallel_for(int64_t n_tasks, F&& f) {
-    run_tasks(n_tasks, [](void* context, int64_t task, int thread) { (*static_cast<std::remove_reference_t<F>*>(context))(task, thread); },
-              const_cast<void*>(static_cast<const void*>(&f)));
+    run_tasks(
+        n_tasks, [](void* context, int64_t task, int thread) { (*static_cast<std::remove_reference_t<F>*>(context))(task, thread); },
+        const_cast<void*>(static_cast<const void*>(&f)));
   }
 
  private:

@@ -59,9 +59,9 @@ class InferContext {
  public:
   virtual ~InferContext() = default;
   virtual bool has_input(int i) const = 0;
-  virtual bool has_output(int i) const = 0;       // false for an output nobody names
-  virtual DType dtype(int i) const = 0;           // of input i
-  virtual const Shape& shape(int i) const = 0;    // of input i
+  virtual bool has_output(int i) const = 0;     // false for an output nobody names
+  virtual DType dtype(int i) const = 0;         // of input i
+  virtual const Shape& shape(int i) const = 0;  // of input i
   // Content of input i if it is known now (a constant, or derived from shapes), else null. Only inputs in
   // Kernel::shape_inputs() may be asked for. When it is null, return defer(i): the node is inferred again right before it
   // runs, when all inputs exist.
@@ -128,7 +128,7 @@ struct OpList {
 };
 
 // Defines the table of one file; `stem` is the file's name without .cpp:  HOTSET_OPS(gather, {...}, {...})
-#define HOTSET_OPS(stem, ...)                                  \
+#define HOTSET_OPS(stem, ...)                                 \
   static constexpr OpEntry kEntries_##stem[] = {__VA_ARGS__}; \
   extern const OpList ops_##stem;                             \
   const OpList ops_##stem = {kEntries_##stem, sizeof(kEntries_##stem) / sizeof(kEntries_##stem[0])}

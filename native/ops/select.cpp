@@ -9,8 +9,8 @@ namespace {
 class Select final : public Kernel {
  public:
   Status infer(InferContext& c) const override {
-    HOTSET_FAIL_IF(c.dtype(0) != DType::boolean || c.shape(0).size() != 1, invalid_argument, "the condition of If is %s of shape %s, expected one bool",
-                   dtype_name(c.dtype(0)), to_text(c.shape(0)).c_str());
+    HOTSET_FAIL_IF(c.dtype(0) != DType::boolean || c.shape(0).size() != 1, invalid_argument,
+                   "the condition of If is %s of shape %s, expected one bool", dtype_name(c.dtype(0)), to_text(c.shape(0)).c_str());
     const Tensor* condition = c.known(0);
     if (!condition) return c.defer(0);
     const int chosen = *condition->as<const uint8_t>() ? 1 : 2;

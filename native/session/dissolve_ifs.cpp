@@ -75,7 +75,8 @@ void dissolve_ifs(Graph& graph) {
         select.name = node.name;
         select.domain = "hotset";
         select.op_type = "Select";
-        select.inputs = {node.inputs[0], i < then_outputs.size() ? then_outputs[i] : kNone, i < else_outputs.size() ? else_outputs[i] : kNone};
+        select.inputs = {node.inputs[0], i < then_outputs.size() ? then_outputs[i] : kNone,
+                         i < else_outputs.size() ? else_outputs[i] : kNone};
         select.outputs = {node.outputs[i]};
         select.guards = node.guards;
         nodes.push_back(std::move(select));

@@ -75,7 +75,8 @@ Status Session::bind_output(RunState& state, int o) {
   slot.result.shape = v.tensor.shape;
   if (slot.data) {
     HOTSET_FAIL_IF(slot.bytes < v.bytes, invalid_argument, "output '%s': the buffer has %zu bytes, shape %s of %s needs %zu",
-                   graph().values[graph().outputs[o]].name.c_str(), slot.bytes, to_text(v.tensor.shape).c_str(), dtype_name(v.tensor.dtype), v.bytes);
+                   graph().values[graph().outputs[o]].name.c_str(), slot.bytes, to_text(v.tensor.shape).c_str(), dtype_name(v.tensor.dtype),
+                   v.bytes);
     slot.result.data = slot.data;
     return {};
   }
@@ -200,7 +201,8 @@ Status Session::execute(RunState& state, const RunControl* control) {
     if (v.bytes) std::memmove(state.outputs[o].result.data, v.tensor.data, v.bytes);
   }
   stats_.runs.fetch_add(1, std::memory_order_relaxed);
-  stats_.nodes.fetch_add(plan.active().size() + program_->steps().size() - static_cast<size_t>(plan.first_dynamic()), std::memory_order_relaxed);
+  stats_.nodes.fetch_add(plan.active().size() + program_->steps().size() - static_cast<size_t>(plan.first_dynamic()),
+                         std::memory_order_relaxed);
   if (trace_) {
     const std::lock_guard lock(trace_mutex_);
     trace_events_ = std::move(events);

@@ -60,7 +60,8 @@ int fuse(Graph& graph) {
     const model::Constant* bias = graph.constant(other);
     const model::Constant* scales = product.inputs.size() > 2 ? graph.constant(product.inputs[2]) : nullptr;
     const int64_t columns = product.get_int("N", 0);
-    if (!bias || !scales || bias->tensor.shape.rank != 1 || bias->tensor.shape[0] != columns || bias->tensor.dtype != scales->tensor.dtype) continue;
+    if (!bias || !scales || bias->tensor.shape.rank != 1 || bias->tensor.shape[0] != columns || bias->tensor.dtype != scales->tensor.dtype)
+      continue;
     product.inputs.resize(6, kNone);
     product.inputs[5] = other;
     product.outputs[0] = add.outputs[0];

@@ -17,11 +17,13 @@ constexpr OptionInfo kTable[] = {
     {"session.disable_cpu_ep_fallback", OptionType::boolean, "0", "0|1",
      "1 makes a node that the chosen device cannot run an error; with the CPU as device it has no effect."},
     {"hotset.cpu_activation", OptionType::choice, "auto", "auto|float|int8",
-     "Activations of quantised products on the CPU: auto takes int8 where the node says accuracy_level=4 and float32 elsewhere, float is exact "
+     "Activations of quantised products on the CPU: auto takes int8 where the node says accuracy_level=4 and float32 elsewhere, float is "
+     "exact "
      "everywhere, int8 quantises everywhere."},
     {"hotset.device", OptionType::text, "cpu", "cpu|cuda:N", "Device of the session; this build computes on the CPU."},
     {"hotset.fuse", OptionType::boolean, "1", "0|1", "0 runs the graph node by node as the file has it, for comparisons."},
-    {"hotset.trace", OptionType::boolean, "0", "0|1", "1 records start and duration of every node of the last run for hotset_session_trace."},
+    {"hotset.trace", OptionType::boolean, "0", "0|1",
+     "1 records start and duration of every node of the last run for hotset_session_trace."},
 };
 
 constexpr std::string_view kOwn[] = {"hotset.", "session.moe.offload."};
@@ -74,7 +76,8 @@ bool is_choice(std::string_view allowed, std::string_view value) {
 }
 
 Status invalid(const OptionInfo& o, std::string_view value) {
-  return fail(Code::invalid_argument, "option '%s': value '%.*s' is not one of %s", o.key, static_cast<int>(value.size()), value.data(), o.allowed);
+  return fail(Code::invalid_argument, "option '%s': value '%.*s' is not one of %s", o.key, static_cast<int>(value.size()), value.data(),
+              o.allowed);
 }
 
 }  // namespace
@@ -83,11 +86,16 @@ std::span<const OptionInfo> option_table() { return kTable; }
 
 const char* option_type_name(OptionType type) {
   switch (type) {
-    case OptionType::integer: return "int";
-    case OptionType::boolean: return "bool";
-    case OptionType::choice: return "choice";
-    case OptionType::bytes: return "bytes";
-    case OptionType::text: return "text";
+    case OptionType::integer:
+      return "int";
+    case OptionType::boolean:
+      return "bool";
+    case OptionType::choice:
+      return "choice";
+    case OptionType::bytes:
+      return "bytes";
+    case OptionType::text:
+      return "text";
   }
   return "text";
 }
@@ -100,7 +108,8 @@ Status Options::set(std::string_view key, std::string_view value) {
       const auto nearest = std::min_element(std::begin(kTable), std::end(kTable), [&](const OptionInfo& a, const OptionInfo& b) {
         return distance(key, a.key) < distance(key, b.key);
       });
-      return fail(Code::invalid_argument, "unknown option '%.*s'; the nearest known one is '%s'", static_cast<int>(key.size()), key.data(), nearest->key);
+      return fail(Code::invalid_argument, "unknown option '%.*s'; the nearest known one is '%s'", static_cast<int>(key.size()), key.data(),
+                  nearest->key);
     }
     values_[std::string(key)] = value;
     return {};

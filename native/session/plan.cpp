@@ -1,17 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// Incremental shape inference and memory layout.
+// Incremental shape inference.
 #include "session/plan.h"
 
 #include <algorithm>
-#include <climits>
 #include <cstring>
-#include <map>
 
 namespace hotset {
 
 namespace {
 constexpr size_t kMaxKnownBytes = size_t{1} << 20;  // content that shapes depend on is small; larger values make a step dynamic
-size_t aligned(size_t n) { return (n + AlignedBuffer::kAlignment - 1) & ~(AlignedBuffer::kAlignment - 1); }
 }  // namespace
 
 // The operator's view of one step during inference.
@@ -36,7 +33,8 @@ class StepInfer final : public ops::InferContext {
     int64_t n = 0;
     size_t bytes = 0;
     if (!checked_size(shape.dims(), &n) || !dense_bytes(dtype, n, &bytes)) {
-      error_ = fail(Code::invalid_argument, "output %d would have the impossible shape %s of %s", i, to_text(shape).c_str(), dtype_name(dtype));
+      error_ =
+          fail(Code::invalid_argument, "output %d would have the impossible shape %s of %s", i, to_text(shape).c_str(), dtype_name(dtype));
       return;
     }
     PlanValue& v = value(i);
@@ -77,8 +75,13 @@ class StepInfer final : public ops::InferContext {
 };
 
 Plan::Plan(const Program& program)
-    : program_(program), values_(program.graph().values.size()), dirty_(values_.size(), 0), workspace_(program.steps().size(), 0),
-      inferred_(program.steps().size(), 0), skipped_(inferred_.size(), 0), requested_(program.graph().outputs.size(), 0) {
+    : program_(program),
+      values_(program.graph().values.size()),
+      dirty_(values_.size(), 0),
+      workspace_(program.steps().size(), 0),
+      inferred_(program.steps().size(), 0),
+      skipped_(inferred_.size(), 0),
+      requested_(program.graph().outputs.size(), 0) {
   for (size_t id = 0; id < values_.size(); ++id)
     if (const Tensor* c = program.constant(static_cast<int32_t>(id))) set_constant(static_cast<int32_t>(id), *c);
 }
@@ -263,7 +266,8 @@ Status Plan::prepare() {
         const Before& b = before_[k++];
         const PlanValue& v = values_[id];
         const bool reshaped = b.dtype != v.tensor.dtype || !(b.shape == v.tensor.shape);
-        const bool moved = b.view_of != v.view_of || b.view_offset != v.view_offset || b.overwrites != v.overwrites || b.is_known != v.is_known;
+        const bool moved =
+            b.view_of != v.view_of || b.view_offset != v.view_offset || b.overwrites != v.overwrites || b.is_known != v.is_known;
         const bool recomputed = v.is_known && (!b.is_known || v.previous != v.content);
         if (reshaped || moved || recomputed || !inferred_[s]) dirty_[id] = 1;
         if (reshaped || moved) layout_dirty_ = true;
@@ -281,212 +285,6 @@ Status Plan::prepare() {
     layout_dirty_ = false;
   }
   return {};
-}
-
-void Plan::layout() {
-  ++n_layouts_;
-  const auto& steps = program_.steps();
-  const auto& graph = program_.graph();
-  active_.clear();
-  copies_.clear();
-  io_views_.clear();
-  for (PlanValue& v : values_) {
-    v.output = -1;
-    v.last_reader = -1;
-  }
-
-  // Steps that a requested output needs; the others are left out of the run.
-  live_.assign(steps.size(), 0);
-  std::vector<char> read_by_live(values_.size(), 0);
-  for (size_t o = 0; o < graph.outputs.size(); ++o)
-    if (requested_[o]) read_by_live[graph.outputs[o]] = 1;
-  for (size_t s = steps.size(); s-- > 0;) {
-    if (s < static_cast<size_t>(first_dynamic_) && skipped_[s]) continue;
-    for (int32_t id : steps[s].outputs) live_[s] |= id != model::kNone && read_by_live[id];
-    if (!live_[s]) continue;
-    for (const auto& [condition, value] : program_.node(steps[s]).guards) read_by_live[condition] = 1;
-    for (int32_t id : steps[s].inputs)
-      if (id != model::kNone) read_by_live[id] = 1;
-  }
-
-  // Places and roots, in the order in which values are made.
-  std::vector<char> runs(first_dynamic_, 0);
-  for (int s = 0; s < first_dynamic_; ++s) {
-    for (int32_t id : steps[s].outputs) {
-      if (id == model::kNone) continue;
-      PlanValue& v = values_[id];
-      v.root = id;
-      v.root_offset = 0;
-      if (skipped_[s]) {
-        v.place = Place::none;
-        v.root = -1;
-      } else if (v.is_known) {
-        v.place = Place::known;
-        v.tensor.data = v.content.data();
-      } else if (v.view_of >= 0) {
-        v.place = values_[v.view_of].root < 0 ? Place::none : Place::view;
-        v.root = values_[v.view_of].root;
-        v.root_offset = values_[v.view_of].root_offset + v.view_offset;
-      } else {
-        v.place = live_[s] ? Place::arena : Place::none;
-        runs[s] |= live_[s];
-      }
-    }
-  }
-  for (size_t s = first_dynamic_; s < steps.size(); ++s)
-    for (int32_t id : steps[s].outputs)
-      if (id != model::kNone) values_[id].place = Place::none;
-
-  // Last readers. What the dynamic part reads lives to the end.
-  const auto read = [&](int32_t id, int s) {
-    if (id != model::kNone && values_[id].root >= 0) values_[values_[id].root].last_reader = std::max(values_[values_[id].root].last_reader, s);
-  };
-  for (int s = 0; s < first_dynamic_; ++s)
-    if (runs[s])
-      for (int32_t id : steps[s].inputs) read(id, s);
-  for (size_t s = first_dynamic_; s < steps.size(); ++s) {
-    if (!live_[s]) continue;
-    for (int32_t id : steps[s].inputs)
-      if (id != model::kNone && values_[id].place != Place::none) read(id, INT_MAX);
-    for (const auto& [condition, value] : program_.node(steps[s]).guards)
-      if (values_[condition].place != Place::none) read(condition, INT_MAX);
-  }
-
-  // Requested outputs. A value in the arena moves to the caller's buffer; a view of all of such a value takes it along.
-  for (size_t o = 0; o < graph.outputs.size(); ++o) {
-    if (!requested_[o]) continue;
-    const int32_t id = graph.outputs[o];
-    PlanValue& v = values_[id];
-    if (v.place == Place::none) {  // made by the dynamic part
-      if (v.output < 0) v.output = static_cast<int>(o);
-      else copies_.emplace_back(static_cast<int>(o), id);
-      continue;
-    }
-    PlanValue& root = values_[v.root];
-    if (root.place == Place::arena && v.root_offset == 0 && v.bytes == root.bytes) {
-      root.place = Place::output;
-      root.output = static_cast<int>(o);
-    } else {
-      copies_.emplace_back(static_cast<int>(o), id);
-      root.last_reader = INT_MAX;
-    }
-  }
-
-  // Outputs written over an input that nobody reads later join the input's place.
-  for (int s = 0; s < first_dynamic_; ++s) {
-    for (int32_t id : steps[s].outputs) {
-      if (id == model::kNone) continue;
-      PlanValue& v = values_[id];
-      if (v.place == Place::view) {  // the root of its root may have joined another
-        v.root_offset = values_[v.view_of].root_offset + v.view_offset;
-        v.root = values_[v.view_of].root;
-      }
-      if (v.place != Place::arena || v.overwrites < 0) continue;
-      PlanValue& source = values_[v.overwrites];
-      if (source.root < 0) continue;
-      PlanValue& root = values_[source.root];
-      if (root.place != Place::arena || root.last_reader != s || source.root_offset != 0 || root.bytes != v.bytes || source.bytes != v.bytes) continue;
-      v.place = Place::view;
-      v.root = source.root;
-      v.root_offset = 0;
-      root.last_reader = std::max(v.last_reader, s);
-    }
-  }
-
-  // Offsets: a walk over the steps with a list of free ranges, best fit.
-  std::map<size_t, size_t> free_ranges;  // offset -> bytes
-  size_t top = 0;
-  const auto take = [&](size_t bytes) {
-    auto best = free_ranges.end();
-    for (auto it = free_ranges.begin(); it != free_ranges.end(); ++it)
-      if (it->second >= bytes && (best == free_ranges.end() || it->second < best->second)) best = it;
-    if (best == free_ranges.end()) {
-      size_t offset = top;
-      if (!free_ranges.empty()) {  // extend a free range at the top instead of starting above it
-        const auto last = std::prev(free_ranges.end());
-        if (last->first + last->second == top) {
-          offset = last->first;
-          free_ranges.erase(last);
-        }
-      }
-      top = offset + bytes;
-      return offset;
-    }
-    const size_t offset = best->first, rest = best->second - bytes;
-    free_ranges.erase(best);
-    if (rest) free_ranges.emplace(offset + bytes, rest);
-    return offset;
-  };
-  const auto give = [&](size_t offset, size_t bytes) {
-    if (!bytes) return;
-    auto next = free_ranges.lower_bound(offset);
-    if (next != free_ranges.end() && offset + bytes == next->first) {
-      bytes += next->second;
-      next = free_ranges.erase(next);
-    }
-    if (next != free_ranges.begin()) {
-      const auto previous = std::prev(next);
-      if (previous->first + previous->second == offset) {
-        previous->second += bytes;
-        return;
-      }
-    }
-    free_ranges.emplace(offset, bytes);
-  };
-  std::vector<std::vector<int32_t>> ends(first_dynamic_);
-  workspace_max_ = 0;
-  for (int s = 0; s < first_dynamic_; ++s) {
-    if (!runs[s]) continue;
-    workspace_max_ = std::max(workspace_max_, aligned(workspace_[s]));
-    for (int32_t id : steps[s].outputs) {
-      if (id == model::kNone || values_[id].place != Place::arena) continue;
-      PlanValue& v = values_[id];
-      v.offset = take(aligned(v.bytes));
-      const int end = std::max(v.last_reader, s);
-      if (end < first_dynamic_) ends[end].push_back(id);
-    }
-    for (int32_t id : ends[s]) give(values_[id].offset, aligned(values_[id].bytes));
-  }
-  arena_bytes_ = workspace_max_ + top;
-
-  // What a run executes, and the views whose memory changes from run to run.
-  size_t n_pointers = 0;
-  for (int s = 0; s < first_dynamic_; ++s)
-    if (runs[s]) n_pointers += steps[s].inputs.size() + steps[s].outputs.size();
-  pointers_.assign(n_pointers, nullptr);
-  size_t p = 0;
-  for (int s = 0; s < first_dynamic_; ++s) {
-    for (int32_t id : steps[s].outputs) {
-      if (id == model::kNone || values_[id].place != Place::view) continue;
-      const Place root = values_[values_[id].root].place;
-      if (root == Place::input || root == Place::output || root == Place::constant || root == Place::known) io_views_.push_back(id);
-    }
-    if (!runs[s]) continue;
-    const auto list = [&](const std::vector<model::ValueId>& ids) {
-      Tensor** first = pointers_.data() + p;
-      for (int32_t id : ids) pointers_[p++] = id == model::kNone ? nullptr : &values_[id].tensor;
-      return std::span<Tensor* const>(first, ids.size());
-    };
-    const auto in = list(steps[s].inputs), out = list(steps[s].outputs);
-    active_.push_back({s, {in, out, nullptr, nullptr}});
-  }
-}
-
-void Plan::bind_arena(void* memory) {
-  std::byte* const base = static_cast<std::byte*>(memory) + workspace_max_;
-  for (PlanValue& v : values_)
-    if (v.place == Place::arena) v.tensor.data = base + v.offset;
-  for (PlanValue& v : values_)
-    if (v.place == Place::view && values_[v.root].place == Place::arena)
-      v.tensor.data = static_cast<std::byte*>(values_[v.root].tensor.data) + v.root_offset;
-  for (ActiveStep& a : active_) a.context.workspace = memory;
-}
-
-void Plan::bind_views() {
-  for (int32_t id : io_views_) {
-    PlanValue& v = values_[id];
-    v.tensor.data = static_cast<std::byte*>(values_[v.root].tensor.data) + v.root_offset;
-  }
 }
 
 }  // namespace hotset

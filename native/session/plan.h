@@ -31,9 +31,9 @@ struct PlanValue {
   int32_t root = -1;        // the value whose place is used; itself unless a view
   size_t root_offset = 0;
   int32_t last_reader = -1;
-  size_t bytes = 0, offset = 0;  // in the arena
+  size_t bytes = 0, offset = 0;              // in the arena
   std::vector<std::byte> content, previous;  // of a known value; previous: before the last inference
-  Tensor known_tensor;  // view of content, for inference
+  Tensor known_tensor;                       // view of content, for inference
 };
 
 class Plan {
@@ -84,13 +84,20 @@ class Plan {
   Status infer_step(const Step& step, size_t* workspace, bool dynamic, bool* deferred);
   Status evaluate(const Step& step, size_t workspace);
   const Tensor* known(int32_t id, bool dynamic);
-  void layout();
+  void layout();  // layout.cpp, with its steps in order:
+  void find_live_steps();
+  void place_values();
+  void find_last_readers();
+  void place_outputs();
+  void join_overwritten();
+  void assign_offsets();
+  void list_active_steps();
 
   const Program& program_;
   std::vector<PlanValue> values_;
   std::vector<char> dirty_;  // by value: type, shape or known content changed since its readers were inferred
   std::vector<size_t> workspace_;
-  std::vector<char> inferred_, live_, skipped_;  // by step; skipped: in a branch that does not run
+  std::vector<char> inferred_, live_, skipped_, runs_;  // by step; skipped: in a branch that does not run; runs: computes something
   std::vector<ActiveStep> active_;
   std::vector<Tensor*> pointers_;
   std::vector<std::pair<int, int32_t>> copies_;

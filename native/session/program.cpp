@@ -16,9 +16,9 @@
 
 namespace hotset {
 namespace {
-constexpr size_t kFoldNow = size_t{64} << 10;       // results up to this are computed at creation, larger ones when first needed
+constexpr size_t kFoldNow = size_t{64} << 10;  // results up to this are computed at creation, larger ones when first needed
 constexpr size_t kHugePages = size_t{4} << 20;
-constexpr int kNewestOpset = 28;                    // of ai.onnx
+constexpr int kNewestOpset = 28;  // of ai.onnx
 }  // namespace
 
 void AlignedBuffer::Free::operator()(void* p) const { ::operator delete(p, std::align_val_t{kAlignment}); }
@@ -43,8 +43,9 @@ Result<std::unique_ptr<Program>> Program::build(std::unique_ptr<model::Model> mo
   p->n_nodes_in_file_ = graph.nodes.size();
   HOTSET_TRY([&]() -> Status {
     for (const auto& [domain, version] : p->model_->metadata.opsets)
-      HOTSET_FAIL_IF(domain.empty() && version > kNewestOpset, unsupported, "opset %lld of ai.onnx is newer than %d, the newest this version knows",
-                     static_cast<long long>(version), kNewestOpset);
+      HOTSET_FAIL_IF(domain.empty() && version > kNewestOpset, unsupported,
+                     "opset %lld of ai.onnx is newer than %d, the newest this version knows", static_cast<long long>(version),
+                     kNewestOpset);
     return {};
   }());
   dissolve_ifs(graph);
@@ -108,7 +109,8 @@ void Program::mark_needed() {
   for (size_t s = steps_.size(); s-- > 0;) {
     const Step& step = steps_[s];
     for (const auto& [condition, value] : node(step).guards) needed_[condition] = 1;
-    const bool wanted = std::any_of(step.outputs.begin(), step.outputs.end(), [&](model::ValueId id) { return id != model::kNone && needed_[id]; });
+    const bool wanted =
+        std::any_of(step.outputs.begin(), step.outputs.end(), [&](model::ValueId id) { return id != model::kNone && needed_[id]; });
     for (size_t i = 0; i < step.inputs.size(); ++i) {
       if (step.inputs[i] == model::kNone) continue;
       if ((i < 32 && (step.shape_inputs >> i & 1)) || (wanted && step.kernel->reads_content())) needed_[step.inputs[i]] = 1;
@@ -127,7 +129,8 @@ void Program::find_in_place() {
       for (size_t k = 0; k < step.outputs.size(); ++k) {
         if (step.outputs[k] != graph().outputs[o]) continue;
         const int i = step.kernel->in_place_input(static_cast<int>(k));
-        if (i < 0 || static_cast<size_t>(i) >= step.inputs.size() || step.inputs[i] == model::kNone || readers[step.inputs[i]] != 1) continue;
+        if (i < 0 || static_cast<size_t>(i) >= step.inputs.size() || step.inputs[i] == model::kNone || readers[step.inputs[i]] != 1)
+          continue;
         for (size_t g = 0; g < graph().inputs.size(); ++g)
           if (graph().inputs[g] == step.inputs[i]) in_place_inputs_[o] = static_cast<int>(g);
       }
@@ -141,7 +144,8 @@ Status Program::fold(const Settings& settings, ThreadPool& pool) {
   Plan plan(*this);
   std::vector<Step> kept;
   for (Step& step : steps_) {
-    const bool constant = std::all_of(step.inputs.begin(), step.inputs.end(), [&](model::ValueId id) { return id == model::kNone || is_constant_[id]; });
+    const bool constant =
+        std::all_of(step.inputs.begin(), step.inputs.end(), [&](model::ValueId id) { return id == model::kNone || is_constant_[id]; });
     bool has_data = true, deferred = false;
     for (model::ValueId id : step.inputs) has_data &= id == model::kNone || constants_[id].data || constants_[id].size() == 0;
     if (!constant || !node(step).guards.empty()) {
@@ -187,12 +191,15 @@ Status Program::fold(const Settings& settings, ThreadPool& pool) {
     }
     if (now && !views_only) {
       const AlignedBuffer workspace(plan.constant_workspace_bytes());
-      if (Status status = step.kernel->run({in, out, workspace.data(), &pool}); !status.ok()) return std::move(status).at(node(step).text());
+      if (Status status = step.kernel->run({in, out, workspace.data(), &pool}); !status.ok())
+        return std::move(status).at(node(step).text());
     }
     for (model::ValueId id : step.outputs)
       if (id != model::kNone) plan.set_constant(id, constants_[id]);
-    if (!now) lazy_.push_back(std::move(step));
-    else if (views_only && !has_data) lazy_.push_back(std::move(step));  // a view of a lazy value
+    if (!now)
+      lazy_.push_back(std::move(step));
+    else if (views_only && !has_data)
+      lazy_.push_back(std::move(step));  // a view of a lazy value
   }
   steps_ = std::move(kept);
   return {};
@@ -225,9 +232,8 @@ Status Program::run_lazy(Step& step, ThreadPool& pool) {
     if (id == model::kNone) continue;
     const model::Constant* c = graph().constant(id);
     if (!c || c->file < 0) continue;
-    const bool read_again = std::any_of(steps_.begin(), steps_.end(), [&](const Step& s) {
-      return std::find(s.inputs.begin(), s.inputs.end(), id) != s.inputs.end();
-    });
+    const bool read_again = std::any_of(steps_.begin(), steps_.end(),
+                                        [&](const Step& s) { return std::find(s.inputs.begin(), s.inputs.end(), id) != s.inputs.end(); });
     if (!read_again) model_->files[c->file]->drop_pages(c->offset, c->tensor.bytes());
   }
   return {};

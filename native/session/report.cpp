@@ -23,9 +23,12 @@ void write_value(JsonText& j, const model::Graph& graph, model::ValueId id) {
   }
   j.array();
   for (const model::Dim& d : v.shape) {
-    if (d.value >= 0) j.value(d.value);
-    else if (!d.name.empty()) j.value(d.name);
-    else j.value(nullptr);
+    if (d.value >= 0)
+      j.value(d.value);
+    else if (!d.name.empty())
+      j.value(d.name);
+    else
+      j.value(nullptr);
   }
   j.end().end();
 }
@@ -50,9 +53,12 @@ WeightBytes count_weights(const model::Graph& graph) {
   for (size_t c = 0; c < graph.constants.size(); ++c) {
     if (!is_used[c]) continue;
     const size_t n = graph.constants[c].tensor.bytes();
-    if (is_expert[c]) bytes.experts += n;
-    else if (graph.constants[c].file >= 0) bytes.other += n;
-    else bytes.owned += n;
+    if (is_expert[c])
+      bytes.experts += n;
+    else if (graph.constants[c].file >= 0)
+      bytes.other += n;
+    else
+      bytes.owned += n;
   }
   return bytes;
 }
@@ -82,8 +88,10 @@ void write_memory(JsonText& j, const Session& session) {
   const Program& program = session.program();
   const auto row = [&](const char* purpose, const char* where, size_t bytes, const size_t* bound) {
     j.object().field("purpose", purpose).field("where", where).field("bytes", bytes).key("bound");
-    if (bound) j.value(*bound);
-    else j.value(nullptr);
+    if (bound)
+      j.value(*bound);
+    else
+      j.value(nullptr);
     j.end();
   };
   const size_t folded_bound = program.folded_bound();
@@ -133,15 +141,24 @@ std::string stats_json(const Session& session) {
   const Session::Stats& s = session.stats();
   JsonText j;
   j.object().field("runs", s.runs.load()).field("failed_runs", s.failed_runs.load()).field("nodes_executed", s.nodes.load());
-  j.field("shape_inferences", s.inferences.load()).field("memory_layouts", s.layouts.load()).field("arena_bytes", session.arena_bytes()).end();
+  j.field("shape_inferences", s.inferences.load())
+      .field("memory_layouts", s.layouts.load())
+      .field("arena_bytes", session.arena_bytes())
+      .end();
   return j.take();
 }
 
 std::string metadata_json(const Session& session) {
   const model::Metadata& m = session.program().model().metadata;
   JsonText j;
-  j.object().field("producer_name", m.producer_name).field("producer_version", m.producer_version).field("graph_name", session.graph().name);
-  j.field("domain", m.domain).field("description", m.doc_string).field("graph_description", m.graph_doc_string).field("version", m.model_version);
+  j.object()
+      .field("producer_name", m.producer_name)
+      .field("producer_version", m.producer_version)
+      .field("graph_name", session.graph().name);
+  j.field("domain", m.domain)
+      .field("description", m.doc_string)
+      .field("graph_description", m.graph_doc_string)
+      .field("version", m.model_version);
   j.field("ir_version", m.ir_version).key("opsets").object();
   for (const auto& [domain, version] : m.opsets) j.field(domain.empty() ? "ai.onnx" : domain, version);
   j.end().key("custom_metadata_map").object();
@@ -155,7 +172,12 @@ std::string trace_json(const Session& session) {
   j.array();
   for (const NodeTrace& e : session.last_trace()) {
     const model::Node& node = session.program().node(session.program().steps()[e.step]);
-    j.object().field("name", node.name.empty() ? node.op_type : node.name).field("cat", node.op_type).field("ph", "X").field("pid", 0).field("tid", 0);
+    j.object()
+        .field("name", node.name.empty() ? node.op_type : node.name)
+        .field("cat", node.op_type)
+        .field("ph", "X")
+        .field("pid", 0)
+        .field("tid", 0);
     j.field("ts", static_cast<double>(e.start_ns) * 1e-3).field("dur", static_cast<double>(e.end_ns - e.start_ns) * 1e-3).end();
   }
   j.end();
@@ -176,8 +198,10 @@ std::string doctor_json() {
   cpu::QuantMatrix q8 = q4;
   q8.bits = 8;
   j.end().key("kernels").object();
-  j.field("int4 weights, float activations", cpu::quant_gemm_isa(false, q4)).field("int4 weights, int8 activations", cpu::quant_gemm_isa(true, q4));
-  j.field("int8 weights, float activations", cpu::quant_gemm_isa(false, q8)).field("int8 weights, int8 activations", cpu::quant_gemm_isa(true, q8));
+  j.field("int4 weights, float activations", cpu::quant_gemm_isa(false, q4))
+      .field("int4 weights, int8 activations", cpu::quant_gemm_isa(true, q4));
+  j.field("int8 weights, float activations", cpu::quant_gemm_isa(false, q8))
+      .field("int8 weights, int8 activations", cpu::quant_gemm_isa(true, q8));
   j.field("float weights", cpu::float_gemm().name).end();
   int n = 0;
   std::string note;

@@ -21,8 +21,8 @@ Status Sampler::check(const Config& c) {
   HOTSET_FAIL_IF(!(c.top_p > 0.0f && c.top_p <= 1.0f), invalid_argument, "top_p is %g, allowed (0, 1]", static_cast<double>(c.top_p));
   HOTSET_FAIL_IF(!(c.temperature >= 0.0f) || std::isinf(c.temperature), invalid_argument, "temperature is %g, allowed 0 and above",
                  static_cast<double>(c.temperature));
-  HOTSET_FAIL_IF(!(c.repetition_penalty > 0.0f) || std::isinf(c.repetition_penalty), invalid_argument, "repetition_penalty is %g, must be above 0",
-                 static_cast<double>(c.repetition_penalty));
+  HOTSET_FAIL_IF(!(c.repetition_penalty > 0.0f) || std::isinf(c.repetition_penalty), invalid_argument,
+                 "repetition_penalty is %g, must be above 0", static_cast<double>(c.repetition_penalty));
   return {};
 }
 
@@ -87,7 +87,7 @@ float Sampler::nucleus_border(const float* w, int64_t n, double total, int64_t* 
   for (std::vector<float>& part : parts_) part.resize(room);
   const float* current = w;
   int64_t count = n;
-  double above = 0;  // mass of what is certainly in
+  double above = 0;       // mass of what is certainly in
   double inside = total;  // mass of `current`
   int free_part = 0;
   for (int round = 0; count > kSortAtMost; ++round) {

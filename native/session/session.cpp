@@ -39,7 +39,8 @@ void Session::log(int level, const std::string& text) const {
 
 namespace {
 Status report(const Callbacks& callbacks, const char* stage, uint64_t done, uint64_t total) {
-  if (callbacks.progress && !callbacks.progress(stage, done, total)) return Status(Code::cancelled, "the progress callback cancelled the load");
+  if (callbacks.progress && !callbacks.progress(stage, done, total))
+    return Status(Code::cancelled, "the progress callback cancelled the load");
   return {};
 }
 }  // namespace
@@ -53,7 +54,8 @@ Result<std::unique_ptr<Session>> Session::create(const std::string& path, const 
   return finish(std::move(model), options, callbacks, false);
 }
 
-Result<std::unique_ptr<Session>> Session::create_from_memory(const void* bytes, size_t n_bytes, const Options& options, const Callbacks& callbacks) {
+Result<std::unique_ptr<Session>> Session::create_from_memory(const void* bytes, size_t n_bytes, const Options& options,
+                                                             const Callbacks& callbacks) {
   HOTSET_TRY(report(callbacks, "read", 0, 1));
   model::ReadOptions read;
   read.has_kernel = ops::has_kernel;
@@ -70,7 +72,8 @@ Result<std::unique_ptr<Session>> Session::create_for_planning(const std::string&
   return finish(std::move(model), options, {}, true);
 }
 
-Result<std::unique_ptr<Session>> Session::finish(std::unique_ptr<model::Model> model, const Options& options, const Callbacks& callbacks, bool planning) {
+Result<std::unique_ptr<Session>> Session::finish(std::unique_ptr<model::Model> model, const Options& options, const Callbacks& callbacks,
+                                                 bool planning) {
   std::unique_ptr<Session> s(new Session);
   s->options_ = options;
   s->callbacks_ = callbacks;
@@ -108,7 +111,8 @@ int Session::output_index(std::string_view name) const {
 }
 
 Result<std::unique_ptr<RunState>> Session::acquire() {
-  if (process_id() != process_) return fail(Code::invalid_state, "the session was created in another process: create a new one after fork()");
+  if (process_id() != process_)
+    return fail(Code::invalid_state, "the session was created in another process: create a new one after fork()");
   HOTSET_TRY(program_->prepare_lazy(*pool_));
   {
     const std::lock_guard lock(states_mutex_);
@@ -134,7 +138,8 @@ std::vector<NodeTrace> Session::last_trace() const {
 }
 
 Status Session::run(RunState& state, const RunControl* control) {
-  if (process_id() != process_) return fail(Code::invalid_state, "the session was created in another process: create a new one after fork()");
+  if (process_id() != process_)
+    return fail(Code::invalid_state, "the session was created in another process: create a new one after fork()");
   Status status = execute(state, control);
   if (!status.ok()) {
     stats_.failed_runs.fetch_add(1, std::memory_order_relaxed);

@@ -32,11 +32,11 @@ struct RunControl {
 // A graph output of one run. data == null: the session allocates into `owned`.
 struct OutputSlot {
   bool requested = false;
-  void* data = nullptr;    // caller's buffer
-  size_t bytes = 0;        // its size
-  Tensor result;           // set by the run
-  void* owned = nullptr;   // allocated by the run with std::malloc; the caller frees it
-  bool keep = false;       // binding-owned buffer: `owned` (of owned_bytes) is used again when large enough
+  void* data = nullptr;   // caller's buffer
+  size_t bytes = 0;       // its size
+  Tensor result;          // set by the run
+  void* owned = nullptr;  // allocated by the run with std::malloc; the caller frees it
+  bool keep = false;      // binding-owned buffer: `owned` (of owned_bytes) is used again when large enough
   size_t owned_bytes = 0;
 };
 
@@ -45,9 +45,9 @@ struct RunState {
   explicit RunState(const Program& program);
   ~RunState();
   Plan plan;
-  std::vector<Tensor> inputs;          // by graph input; data set by the caller
+  std::vector<Tensor> inputs;  // by graph input; data set by the caller
   std::vector<char> has_input;
-  std::vector<OutputSlot> outputs;     // by graph output
+  std::vector<OutputSlot> outputs;  // by graph output
   AlignedBuffer arena;
   std::vector<AlignedBuffer> dynamic;  // values of steps whose shapes were not known before the run
   std::vector<Tensor*> in, out;        // scratch for dynamic steps
@@ -61,14 +61,15 @@ struct NodeTrace {
 class Session {
  public:
   static Result<std::unique_ptr<Session>> create(const std::string& path, const Options& options, const Callbacks& callbacks);
-  static Result<std::unique_ptr<Session>> create_from_memory(const void* bytes, size_t n_bytes, const Options& options, const Callbacks& callbacks);
+  static Result<std::unique_ptr<Session>> create_from_memory(const void* bytes, size_t n_bytes, const Options& options,
+                                                             const Callbacks& callbacks);
   // For reports only: no page of a weight is read and nothing can run.
   static Result<std::unique_ptr<Session>> create_for_planning(const std::string& path, const Options& options);
 
   const Program& program() const { return *program_; }
   const model::Graph& graph() const { return program_->graph(); }
   const Options& options() const { return options_; }
-  int input_index(std::string_view name) const;   // -1 when unknown
+  int input_index(std::string_view name) const;  // -1 when unknown
   int output_index(std::string_view name) const;
 
   // A state for one run; give it back with release(). Fails after fork().
@@ -88,7 +89,8 @@ class Session {
 
  private:
   Session() = default;
-  static Result<std::unique_ptr<Session>> finish(std::unique_ptr<model::Model> model, const Options& options, const Callbacks& callbacks, bool planning);
+  static Result<std::unique_ptr<Session>> finish(std::unique_ptr<model::Model> model, const Options& options, const Callbacks& callbacks,
+                                                 bool planning);
   void log(int level, const std::string& text) const;
   Status check_inputs(RunState& state) const;
   Status bind_output(RunState& state, int output);

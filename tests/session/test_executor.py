@@ -400,3 +400,14 @@ def test_if_whose_condition_is_computed_from_data():
     )
     for x in ([1.0, 2.0], [-1.0], [3.0]):
         check_against_onnxruntime(m, {"x": np.float32(x)})
+
+
+def test_an_unread_output_does_not_take_the_place_of_a_read_one():
+    """Both outputs of the norm may be written over its input; only the second is read."""
+    norm = helper.make_node("SkipSimplifiedLayerNormalization", ["a", "b", "g"], ["n", "", "", "sum"], domain="com.microsoft", epsilon=1e-5)
+    nodes = [node("Neg", ["x"], ["a"]), node("Exp", ["x"], ["b"]), norm, node("Neg", ["sum"], ["y"])]
+    s = session(
+        nodes, [("x", F32, ["n", 8])], [("y", F32, None)], [("g", np.full(8, 3, np.float32))], ms=True, entries=[("hotset.fuse", "0")]
+    )
+    x = np.random.default_rng(0).standard_normal((4, 8)).astype(np.float32)
+    np.testing.assert_allclose(s.run(None, {"x": x})[0], x - np.exp(x), rtol=1e-5, atol=1e-6)
