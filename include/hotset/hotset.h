@@ -30,8 +30,9 @@
  *     at once; creating, freeing and setting options of one object is for one thread at a time.
  *   - The library never prints, exits, installs signal handlers or changes global state. It reads these environment
  *     variables only: HOTSET_CPU (cap of the CPU kernels: scalar, avx2, avx512, ...), HOTSET_LIBCUDA (path of the driver).
- *   - After fork() the child may free nothing and use nothing it inherited except by exec; a run there returns
- *     HOTSET_ERROR_INVALID_STATE.
+ *   - After fork() the child has none of the library's threads: a run of a session it inherited returns
+ *     HOTSET_ERROR_INVALID_STATE. It may free what no other thread was using at that moment, and create and run sessions
+ *     of its own.
  */
 #ifndef HOTSET_H
 #define HOTSET_H

@@ -15,6 +15,7 @@ class ThreadPool {
  public:
   // n_threads counts the caller: n_threads - 1 workers are started. At least 1.
   explicit ThreadPool(int n_threads);
+  // Waits for the workers; in a child made by fork(), which has none of them, for nothing.
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
   ThreadPool& operator=(const ThreadPool&) = delete;
@@ -22,9 +23,9 @@ class ThreadPool {
   int size() const { return n_threads_; }
 
   // Calls f(task, thread) once for each task in [0, n_tasks), thread in [0, size()), and returns when all are done.
-  // Tasks are claimed one by one, so a worker that the system has put aside holds up nobody. The first exception of a
-  // task is thrown again here. When another call is in flight (two runs of one session, or a task that calls again)
-  // the tasks run on the calling thread as thread 0.
+  // Tasks are claimed one by one, so a worker that the system has put aside between two holds up nobody; workers see to it
+  // that this is where it happens. The first exception of a task is thrown again here. When another call is in flight (two
+  // runs of one session, or a task that calls again) the tasks run on the calling thread as thread 0.
   template <class F>
   void parallel_for(int64_t n_tasks, F&& f) {
     run_tasks(
@@ -51,8 +52,12 @@ class ThreadPool {
   std::mutex error_mutex_;
   std::exception_ptr error_;
   const int n_threads_;
-  std::vector<std::thread> threads_;
+  const int64_t process_;
+  std::unique_ptr<std::vector<std::thread>> threads_;
 };
+
+// The number of the calling process: a child made by fork() has another one than its parent.
+int64_t process_id();
 
 // Threads that this process may run on: the affinity mask, at least 1.
 int available_threads();

@@ -4,22 +4,8 @@
 
 #include <cstdlib>
 
-#if defined(_WIN32)
-#include <process.h>
-#else
-#include <unistd.h>
-#endif
-
 namespace hotset {
 namespace {
-
-int64_t process_id() {
-#if defined(_WIN32)
-  return _getpid();
-#else
-  return getpid();
-#endif
-}
 
 constexpr int kLogInfo = 1, kLogWarning = 2;
 
