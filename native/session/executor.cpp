@@ -141,6 +141,7 @@ Status Session::run_steps(RunState& state, const RunControl* control, std::vecto
   for (const Plan::ActiveStep& active : state.plan.active()) {
     if (cancelled()) return fail(Code::cancelled, "the run was cancelled");
     const int64_t start = trace ? now_ns() : 0;
+    state.running = active.step;
     if (Status status = program_->steps()[active.step].kernel->run(active.context); !status.ok())
       return std::move(status).at(program_->node(program_->steps()[active.step]).text());
     if (trace) trace->push_back({active.step, start, now_ns()});
@@ -150,6 +151,7 @@ Status Session::run_steps(RunState& state, const RunControl* control, std::vecto
     if (!state.plan.runs_dynamic(s)) continue;
     if (cancelled()) return fail(Code::cancelled, "the run was cancelled");
     const int64_t start = trace ? now_ns() : 0;
+    state.running = s;
     HOTSET_TRY(run_dynamic(state, s));
     if (trace) trace->push_back({s, start, now_ns()});
   }
@@ -164,8 +166,8 @@ Status Session::execute(RunState& state, const RunControl* control) {
   const uint64_t inferred = plan.n_inferred(), layouts = plan.n_layouts();
   HOTSET_TRY(plan.prepare());
   stats_.inferences.fetch_add(plan.n_inferred() - inferred, std::memory_order_relaxed);
-  if (plan.n_layouts() != layouts) {
-    stats_.layouts.fetch_add(1, std::memory_order_relaxed);
+  stats_.layouts.fetch_add(plan.n_layouts() - layouts, std::memory_order_relaxed);
+  if (plan.n_layouts() != state.bound_layouts) {
     if (state.arena.bytes() < plan.arena_bytes()) {
       state.arena = AlignedBuffer();  // the old block goes first: nothing in it outlives a run
       state.arena = AlignedBuffer(plan.arena_bytes());
@@ -175,6 +177,7 @@ Status Session::execute(RunState& state, const RunControl* control) {
     }
     plan.bind_arena(state.arena.data());
     for (Plan::ActiveStep& active : plan.active()) active.context.pool = pool_.get();
+    state.bound_layouts = plan.n_layouts();  // only now: a run whose memory was refused is laid out and must be bound later
   }
   const model::Graph& graph = program_->graph();
   for (size_t o = 0; o < state.outputs.size(); ++o) {

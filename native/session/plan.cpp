@@ -252,6 +252,7 @@ Status Plan::prepare() {
       }
       bool deferred = false;
       size_t workspace = 0;
+      const bool redone = !inferred_[s];
       inferred_[s] = 0;  // until it succeeds, so that a failed plan is redone from here
       HOTSET_TRY(infer_step(step, &workspace, false, &deferred));
       if (deferred) break;
@@ -270,7 +271,7 @@ Status Plan::prepare() {
             b.view_of != v.view_of || b.view_offset != v.view_offset || b.overwrites != v.overwrites || b.is_known != v.is_known;
         const bool recomputed = v.is_known && (!b.is_known || v.previous != v.content);
         if (reshaped || moved || recomputed || !inferred_[s]) dirty_[id] = 1;
-        if (reshaped || moved) layout_dirty_ = true;
+        if (reshaped || moved || redone) layout_dirty_ = true;  // a failed inference may have left shapes that were never laid out
       }
       inferred_[s] = 1;
     }

@@ -243,7 +243,7 @@ Status Program::prepare_lazy(ThreadPool& pool) {
   if (lazy_done_.load(std::memory_order_acquire)) return {};
   const std::lock_guard lock(lazy_mutex_);
   if (lazy_done_.load(std::memory_order_relaxed)) return {};
-  for (Step& step : lazy_) HOTSET_TRY(run_lazy(step, pool));
+  for (; n_lazy_done_ < lazy_.size(); ++n_lazy_done_) HOTSET_TRY(run_lazy(lazy_[n_lazy_done_], pool));
   lazy_done_.store(true, std::memory_order_release);
   return {};
 }

@@ -80,6 +80,7 @@ class Program {
   ops::OpConfig config_;
   std::vector<Step> steps_;
   std::vector<Step> lazy_;
+  size_t n_lazy_done_ = 0;
   std::vector<Tensor> constants_;
   std::vector<char> is_constant_, needed_;
   std::vector<int> in_place_inputs_;

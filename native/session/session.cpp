@@ -123,21 +123,44 @@ std::vector<NodeTrace> Session::last_trace() const {
   return trace_events_;
 }
 
+// Where an exception came from: the node that ran.
+std::string Session::place(const RunState& state) const {
+  return state.running < 0 ? "run" : program_->node(program_->steps()[state.running]).text();
+}
+
 Status Session::run(RunState& state, const RunControl* control) {
   if (process_id() != process_)
     return fail(Code::invalid_state, "the session was created in another process: create a new one after fork()");
-  Status status = execute(state, control);
-  if (!status.ok()) {
-    stats_.failed_runs.fetch_add(1, std::memory_order_relaxed);
-    for (OutputSlot& slot : state.outputs) {
-      if (!slot.keep) {
-        std::free(slot.owned);
-        slot.owned = nullptr;
+  // Frees what the run allocated, however it failed: composing the text of a failure may fail too.
+  struct Cleanup {
+    Session& session;
+    RunState& state;
+    bool failed = true;
+    ~Cleanup() {
+      if (!failed) return;
+      session.stats_.failed_runs.fetch_add(1, std::memory_order_relaxed);
+      for (OutputSlot& slot : state.outputs) {
+        if (!slot.keep) {
+          std::free(slot.owned);
+          slot.owned = nullptr;
+        }
+        slot.result.data = nullptr;
       }
-      slot.result.data = nullptr;
     }
-    if (control && !control->tag.empty()) status = std::move(status).at("run '" + control->tag + "'");
+  } cleanup{*this, state};
+  Status status;
+  state.running = -1;
+  try {
+    status = execute(state, control);
+  } catch (const std::bad_alloc&) {
+    status = Status(Code::out_of_memory, "out of memory").at(place(state));
+  } catch (const std::exception& e) {
+    status = Status(Code::internal, e.what()).at(place(state));
+  } catch (...) {
+    status = Status(Code::internal, "unknown exception").at(place(state));
   }
+  cleanup.failed = !status.ok();
+  if (!status.ok() && control && !control->tag.empty()) status = std::move(status).at("run '" + control->tag + "'");
   return status;
 }
 

@@ -51,6 +51,8 @@ struct RunState {
   AlignedBuffer arena;
   std::vector<AlignedBuffer> dynamic;  // values of steps whose shapes were not known before the run
   std::vector<Tensor*> in, out;        // scratch for dynamic steps
+  uint64_t bound_layouts = 0;          // plan.n_layouts() of the layout that `arena` is bound to
+  int running = -1;                    // step in progress, for the text of what it throws
 };
 
 struct NodeTrace {
@@ -98,6 +100,7 @@ class Session {
   Status run_steps(RunState& state, const RunControl* control, std::vector<NodeTrace>* trace);
   Status run_dynamic(RunState& state, int s);
   Status execute(RunState& state, const RunControl* control);
+  std::string place(const RunState& state) const;
 
   Options options_;
   Callbacks callbacks_;
