@@ -199,6 +199,19 @@ class MatMulKernel final : public Kernel {
     });
   }
 
+  // factor * v; of an integer without its fraction, and the nearest T when the product is outside.
+  template <class T>
+  static T scaled(float factor, T v) {
+    if (factor == 1) return v;
+    const double product = static_cast<double>(factor) * static_cast<double>(v);
+    if constexpr (std::is_integral_v<T>) {
+      using Limits = std::numeric_limits<T>;
+      if (!(product > static_cast<double>(Limits::min()))) return Limits::min();
+      if (product >= static_cast<double>(Limits::max())) return Limits::max();
+    }
+    return static_cast<T>(product);
+  }
+
   // double and integers: plain loops.
   void run_wide(const RunContext& c, const Product& p, const Tensor& a, const Tensor& b, const Tensor* bias, Tensor& y) const {
     visit_number(a.dtype, [&](auto tag) {
@@ -214,11 +227,11 @@ class MatMulKernel final : public Kernel {
               W sum = 0;
               for (int64_t k = 0; k < p.k; ++k)
                 sum += static_cast<W>(load_at<T>(a.data, a0 + k * a_step)) * static_cast<W>(load_at<T>(b.data, b0 + (trans_b_ ? j * p.k + k : k * p.n + j)));
-              if constexpr (!std::is_integral_v<T>) sum *= alpha_;
+              sum = static_cast<W>(scaled(alpha_, static_cast<T>(sum)));
               if (bias) {
                 const Shape& s = bias->shape;
                 const int64_t columns = s.rank >= 1 ? s[-1] : 1, rows = s.rank >= 2 ? s[-2] : 1;
-                sum += static_cast<W>(beta_ * static_cast<double>(load_at<T>(bias->data, (rows == 1 ? 0 : i * columns) + (columns == 1 ? 0 : j))));
+                sum += static_cast<W>(scaled(beta_, load_at<T>(bias->data, (rows == 1 ? 0 : i * columns) + (columns == 1 ? 0 : j))));
               }
               store_at<T>(y.data, r * p.n + j, static_cast<T>(sum));
             }

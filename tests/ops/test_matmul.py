@@ -67,6 +67,16 @@ def test_gemm(trans_a, trans_b, c):
     check_all_floats("Gemm", inputs, {"transA": trans_a, "transB": trans_b, "alpha": 0.5, "beta": 2.0}, factor=5)
 
 
+def test_gemm_of_integers():
+    a, b, c = np.array([[-3, 5]]), np.array([[7, -1], [2, 4]]), np.array([-4, 9])
+    for dtype in (np.int32, np.int64):
+        inputs = [x.astype(dtype) for x in (a, b, c)]
+        assert run("Gemm", inputs, {"alpha": 2.0, "beta": 3.0})[0].tolist() == (2 * (a @ b) + 3 * c).tolist()
+        assert run("Gemm", inputs, {"alpha": 0.5, "beta": 0.0})[0].tolist() == [[-5, 11]]
+    unsigned = [np.array([[2]], np.uint32), np.array([[3]], np.uint32), np.array([1], np.uint32)]
+    assert run("Gemm", unsigned, {"alpha": -1.0, "beta": 1e30})[0].tolist() == [[2**32 - 1]]
+
+
 def test_fused_matmul():
     a, b = numbers((2, 3, 4, 5)), numbers((3, 5, 6), 1)
     swap = lambda x: np.ascontiguousarray(np.swapaxes(x, -1, -2))  # noqa: E731
