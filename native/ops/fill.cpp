@@ -94,7 +94,8 @@ class ConstantOfShape final : public Kernel {
 
 Result<std::unique_ptr<Kernel>> make_constant_of_shape(const OpContext& c) {
   const model::Constant* value = c.node().get_tensor("value");
-  if (value && (value->tensor.size() != 1 || !value->tensor.data || element_bytes(value->tensor.dtype) == 0))
+  if (value && element_bytes(value->tensor.dtype) == 0) return c.fail(Code::unsupported, "value of %s", dtype_name(value->tensor.dtype));
+  if (value && (value->tensor.size() != 1 || !value->tensor.data))
     return c.fail(Code::invalid_model, "value of %s and shape %s, expected one number", dtype_name(value->tensor.dtype), to_text(value->tensor.shape).c_str());
   return make_kernel<ConstantOfShape>(value);
 }

@@ -9,7 +9,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes
+from onnx import TensorProto, helper
 
+import hotset
 from helpers import check_node, failure, run, tensor
 
 FEW = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -186,3 +188,6 @@ def test_four_bit_tensors_are_views_only():
     a = np.arange(-8, 8).astype(ml_dtypes.int4).reshape(4, 4)
     text = failure("Transpose", [a], constant=(0,), output_types=(ml_dtypes.int4,))
     assert "int4" in text
+    value = helper.make_tensor("value", TensorProto.INT4, [1], [3])
+    with pytest.raises(hotset.Unsupported, match="value of int4"):
+        run("ConstantOfShape", [ints(3)], {"value": value}, output_types=(ml_dtypes.int4,))
