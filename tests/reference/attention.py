@@ -167,7 +167,7 @@ def group_query_attention(attrs, inputs, history=None):
 
 def head_view(x, count):
     """[B, S, count * D] or [B, count, S, D] as [B, count, S, D]."""
-    return x if x.ndim == 4 else x.reshape(*x.shape[:2], count, -1).transpose(0, 2, 1, 3)
+    return x if x.ndim == 4 else x.reshape(*x.shape[:2], count, x.shape[2] // count).transpose(0, 2, 1, 3)
 
 
 def rotary_embedding(x, cos, sin, positions=None, *, heads=0, interleaved=False):
@@ -214,7 +214,7 @@ def scaled_dot_product(q, k, v, *, scale=None, softcap=0.0, bias=None, visible=N
 
 
 def join_heads(y):
-    return y.transpose(0, 2, 1, 3).reshape(y.shape[0], y.shape[2], -1)
+    return y.transpose(0, 2, 1, 3).reshape(y.shape[0], y.shape[2], y.shape[1] * y.shape[3])
 
 
 def attention(attrs, inputs):
