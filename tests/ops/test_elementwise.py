@@ -7,7 +7,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import mutually_broadcastable_shapes
 
-from helpers import check_all_floats, check_node, check_widened, failure, run
+from helpers import BF16, check_all_floats, check_node, check_widened, failure, run
 
 FEW = settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 BOOL = {"output_types": (bool,)}
@@ -112,6 +112,15 @@ def test_variadic(op):
     check_node(op, [numbers(1, (3, 4))])
     if op != "Sum":
         check_node(op, [numbers(1, (3, 4), np.int64), numbers(2, (4,), np.int64)])
+
+
+def test_sum_rounds_once():
+    for dtype, large in ((np.float16, 2048), (BF16, 256)):
+        terms = [np.full((3, 700), v, dtype) for v in (large, 1, 1)]
+        assert (run("Sum", terms)[0] == large + 2).all()
+        small = [terms[0], terms[1][:1], terms[2][:, :1], terms[1][0, 0].reshape(()), terms[2]]
+        assert (run("Sum", small)[0] == large + 4).all()
+        assert run("Sum", [t[:, :0] for t in terms])[0].shape == (3, 0)
 
 
 def test_max_keeps_nan():
