@@ -9,6 +9,10 @@
 #include <stdexcept>
 #include <vector>
 
+#if defined(__linux__)
+#include <sched.h>
+#endif
+
 using hotset::ThreadPool;
 
 namespace {
@@ -104,6 +108,54 @@ void idle_pool_uses_no_processor() {
   expect(used < 0.02, "idle workers sleep");
 }
 
+// The caller waits for a worker's long task, then the worker for the next job: each spins for 50 us at most, then sleeps.
+void waiting_threads_sleep() {
+  ThreadPool pool(2);
+  constexpr int kRounds = 100;
+  const std::clock_t before = std::clock();
+  for (int round = 0; round < kRounds; ++round) {
+    std::atomic<bool> started{false};
+    pool.parallel_for(2, [&](int64_t, int thread) {
+      if (thread != 0) {
+        started = true;
+        std::this_thread::sleep_for(std::chrono::milliseconds(3));
+      }
+      for (int i = 0; i < 3 && !started; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    });
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  const double used_us = static_cast<double>(std::clock() - before) / CLOCKS_PER_SEC * 1e6 / kRounds;
+  if (used_us >= 400) std::printf("%.0f us a round\n", used_us);
+  expect(used_us < 400, "two waits of 50 us and the system calls around them");
+}
+
+// A worker gives way between two tasks of a long job and still all tasks run.
+void long_jobs() {
+  ThreadPool pool(3);
+  std::atomic<int> n{0};
+  pool.parallel_for(60, [&](int64_t, int) {
+    const auto end = std::chrono::steady_clock::now() + std::chrono::microseconds(300);
+    while (std::chrono::steady_clock::now() < end) {
+    }
+    n.fetch_add(1);
+  });
+  expect(n == 60, "all tasks of a long job ran");
+}
+
+void available_is_the_mask() {
+  expect(hotset::available_threads() >= 1, "at least one thread");
+#if defined(__linux__)
+  cpu_set_t all, one;
+  if (sched_getaffinity(0, sizeof all, &all) != 0) return;
+  expect(hotset::available_threads() == CPU_COUNT(&all), "as many as the mask allows");
+  CPU_ZERO(&one);
+  for (int i = 0; i < CPU_SETSIZE && !CPU_COUNT(&one); ++i)
+    if (CPU_ISSET(i, &all)) CPU_SET(i, &one);
+  expect(sched_setaffinity(0, sizeof one, &one) == 0 && hotset::available_threads() == 1, "one");
+  sched_setaffinity(0, sizeof all, &all);
+#endif
+}
+
 }  // namespace
 
 int main() {
@@ -113,6 +165,9 @@ int main() {
   exceptions_come_back();
   nested_calls_run_inline();
   idle_pool_uses_no_processor();
+  waiting_threads_sleep();
+  long_jobs();
+  available_is_the_mask();
   if (!failures) std::printf("ok\n");
   return failures ? EXIT_FAILURE : EXIT_SUCCESS;
 }
