@@ -74,6 +74,45 @@ std::string quote(std::string_view name) {
   return text + "'";
 }
 
+namespace {
+
+constexpr size_t kBlock = 16;  // what the allocator keeps beside each block
+
+size_t block(size_t bytes) { return bytes ? bytes + kBlock : 0; }
+size_t heap_bytes(const std::string& text) { return text.capacity() > std::string().capacity() ? block(text.capacity()) : 0; }
+template <class T>
+size_t heap_bytes(const std::vector<T>& list) {
+  return block(list.capacity() * sizeof(T));
+}
+
+size_t heap_bytes(const Attribute& attribute) {
+  if (const auto* text = std::get_if<std::string>(&attribute.value)) return heap_bytes(*text);
+  if (const auto* ints = std::get_if<std::vector<int64_t>>(&attribute.value)) return heap_bytes(*ints);
+  if (const auto* floats = std::get_if<std::vector<float>>(&attribute.value)) return heap_bytes(*floats);
+  if (const auto* graph = std::get_if<std::shared_ptr<Graph>>(&attribute.value)) return structure_bytes(**graph);
+  return 0;
+}
+
+}  // namespace
+
+size_t structure_bytes(const Graph& graph) {
+  constexpr size_t kMapLinks = 4 * sizeof(void*) + kBlock;  // beside the pair in a node of a map
+  size_t n = sizeof(graph) + heap_bytes(graph.values) + heap_bytes(graph.constants) + heap_bytes(graph.nodes) + heap_bytes(graph.captures);
+  n += heap_bytes(graph.inputs) + heap_bytes(graph.outputs) + graph.ids.bucket_count() * sizeof(void*);
+  for (const auto& [name, id] : graph.ids) n += sizeof(name) + sizeof(id) + kMapLinks + heap_bytes(name);
+  for (const Value& v : graph.values) {
+    n += heap_bytes(v.name) + heap_bytes(v.shape);
+    for (const Dim& d : v.shape) n += heap_bytes(d.name);
+  }
+  for (const Node& node : graph.nodes) {
+    n += heap_bytes(node.name) + heap_bytes(node.op_type) + heap_bytes(node.domain) + heap_bytes(node.inputs) + heap_bytes(node.outputs);
+    n += heap_bytes(node.captures) + heap_bytes(node.guards);
+    for (const auto& [key, attribute] : node.attributes)
+      n += sizeof(key) + sizeof(attribute) + kMapLinks + heap_bytes(key) + heap_bytes(attribute);
+  }
+  return n;
+}
+
 bool valid_text(std::string_view text) {
   while (!text.empty()) {
     const size_t n = utf8_length(text);

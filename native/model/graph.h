@@ -145,6 +145,7 @@ struct Model {
   std::vector<std::shared_ptr<MappedFile>> files;  // [0] the .onnx file if model_mapped, then external data
   bool model_mapped = false;                       // read from a path: inline raw data lie in files[0]
   std::vector<std::unique_ptr<uint8_t[]>> owned;   // decoded typed fields, copied model bytes
+  uint64_t owned_bytes = 0;                        // of all of them
   // External data whose bytes are not mapped (plan only): constants have a null data pointer then.
   bool weights_mapped = true;
 };
@@ -165,6 +166,9 @@ inline constexpr int kMaxOpset = 28;
 Result<std::unique_ptr<Model>> read_model(const std::string& utf8_path, const ReadOptions& options);
 // The same from memory, which is copied.
 Result<std::unique_ptr<Model>> read_model_bytes(const void* bytes, size_t n_bytes, const ReadOptions& options);
+
+// Host memory of nodes, values, names and attributes, within a few tens of percent; contents of constants are not in it.
+size_t structure_bytes(const Graph& graph);
 
 // 'name' for messages: control characters and broken UTF-8 become '?', long names are cut.
 std::string quote(std::string_view name);

@@ -312,6 +312,7 @@ Result<std::unique_ptr<Model>> read_model(const std::string& utf8_path, const Re
 Result<std::unique_ptr<Model>> read_model_bytes(const void* bytes, size_t n_bytes, const ReadOptions& options) {
   auto model = std::make_unique<Model>();
   model->owned.push_back(std::make_unique_for_overwrite<uint8_t[]>(n_bytes ? n_bytes : 1));
+  model->owned_bytes += n_bytes;
   uint8_t* copy = model->owned.back().get();
   if (n_bytes) std::memcpy(copy, bytes, n_bytes);
   if (Status status = read_bytes(*model, Bytes(copy, n_bytes), options.external_folder, "", options); !status.ok()) {

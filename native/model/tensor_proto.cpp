@@ -69,6 +69,7 @@ struct TensorReader::Fields {
 uint8_t* TensorReader::own(size_t bytes) {
   model_.owned.push_back(std::make_unique<uint8_t[]>(bytes ? bytes : 1));
   owned_bytes_ += bytes;
+  model_.owned_bytes += bytes;
   return model_.owned.back().get();
 }
 

@@ -82,6 +82,7 @@ Status Session::bind_output(RunState& state, int o) {
   }
   if (!slot.keep || slot.owned_bytes < v.bytes || !slot.owned) {
     std::free(slot.owned);
+    state.buffers_changed = true;
     slot.owned_bytes = std::max<size_t>(v.bytes, 1);
     slot.owned = std::malloc(slot.owned_bytes);
     if (!slot.owned) {
@@ -168,12 +169,10 @@ Status Session::execute(RunState& state, const RunControl* control) {
   stats_.inferences.fetch_add(plan.n_inferred() - inferred, std::memory_order_relaxed);
   stats_.layouts.fetch_add(plan.n_layouts() - layouts, std::memory_order_relaxed);
   if (plan.n_layouts() != state.bound_layouts) {
+    state.buffers_changed = true;
     if (state.arena.bytes() < plan.arena_bytes()) {
       state.arena = AlignedBuffer();  // the old block goes first: nothing in it outlives a run
       state.arena = AlignedBuffer(plan.arena_bytes());
-      size_t known = arena_bytes_.load(std::memory_order_relaxed);
-      while (known < plan.arena_bytes() && !arena_bytes_.compare_exchange_weak(known, plan.arena_bytes(), std::memory_order_relaxed)) {
-      }
     }
     plan.bind_arena(state.arena.data());
     for (Plan::ActiveStep& active : plan.active()) active.context.pool = pool_.get();
@@ -198,6 +197,7 @@ Status Session::execute(RunState& state, const RunControl* control) {
 
   std::vector<NodeTrace> events;
   HOTSET_TRY(run_steps(state, control, trace_ ? &events : nullptr));
+  if (state.buffers_changed || plan.first_dynamic() < static_cast<int>(program_->steps().size())) state.count_memory();
   for (const auto& [o, id] : plan.copies()) {
     const PlanValue& v = plan.value(id);
     if (v.place == Place::none) HOTSET_TRY(bind_output(state, o));

@@ -288,4 +288,14 @@ Status Plan::prepare() {
   return {};
 }
 
+size_t Plan::structure_bytes() const {
+  const auto bytes = [](const auto& vector) { return vector.capacity() * sizeof(vector[0]); };
+  size_t n =
+      sizeof(*this) + bytes(values_) + bytes(dirty_) + bytes(workspace_) + bytes(inferred_) + bytes(live_) + bytes(skipped_) + bytes(runs_);
+  n += bytes(active_) + bytes(pointers_) + bytes(copies_) + bytes(io_views_) + bytes(requested_) + bytes(before_);
+  n += bytes(scratch_.inputs) + bytes(scratch_.outputs) + bytes(scratch_.in) + bytes(scratch_.out);
+  for (const PlanValue& v : values_) n += v.content.capacity() + v.previous.capacity();
+  return n;
+}
+
 }  // namespace hotset

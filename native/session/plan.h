@@ -66,6 +66,9 @@ class Plan {
   // Views of inputs and outputs follow their roots; call after input and output data pointers were set.
   void bind_views();
 
+  // Host memory of the plan itself: shapes, places, known contents.
+  size_t structure_bytes() const;
+
   PlanValue& value(int32_t id) { return values_[id]; }
   const Program& program() const { return program_; }
   // (output index, value) pairs of requested outputs that must be copied after the run (constants, inputs, views).

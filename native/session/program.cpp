@@ -248,4 +248,14 @@ Status Program::prepare_lazy(ThreadPool& pool) {
   return {};
 }
 
+size_t Program::structure_bytes() const {
+  constexpr size_t kKernel = 256;  // a kernel with its prepared attributes, about
+  size_t n = sizeof(*this) + model::structure_bytes(graph()) + constants_.capacity() * sizeof(Tensor) + is_constant_.capacity() +
+             needed_.capacity();
+  for (const auto* list : {&steps_, &lazy_})
+    for (const Step& step : *list)
+      n += sizeof(step) + kKernel + (step.inputs.capacity() + step.outputs.capacity()) * sizeof(model::ValueId);
+  return n;
+}
+
 }  // namespace hotset

@@ -65,6 +65,8 @@ class Program {
 
   // Computes the weights-only values that were too large to compute at creation, once. Their sources' pages are dropped.
   Status prepare_lazy(ThreadPool& pool);
+  // Host memory of the graph and of the program's own tables.
+  size_t structure_bytes() const;
   // Bytes that folded constants take once prepare_lazy has run.
   size_t folded_bound() const { return folded_bound_; }
 

@@ -37,7 +37,7 @@ void write_value(JsonText& j, const model::Graph& graph, model::ValueId id) {
 bool is_expert_node(const model::Node& node) { return node.op_type == "MoE" || node.op_type == "QMoE"; }
 
 struct WeightBytes {
-  size_t experts = 0, other = 0, owned = 0;
+  size_t experts = 0, other = 0;  // in mapped files
 };
 
 WeightBytes count_weights(const model::Graph& graph) {
@@ -51,14 +51,8 @@ WeightBytes count_weights(const model::Graph& graph) {
     }
   }
   for (size_t c = 0; c < graph.constants.size(); ++c) {
-    if (!is_used[c]) continue;
-    const size_t n = graph.constants[c].tensor.bytes();
-    if (is_expert[c])
-      bytes.experts += n;
-    else if (graph.constants[c].file >= 0)
-      bytes.other += n;
-    else
-      bytes.owned += n;
+    if (!is_used[c] || graph.constants[c].file < 0) continue;
+    (is_expert[c] ? bytes.experts : bytes.other) += graph.constants[c].tensor.bytes();
   }
   return bytes;
 }
@@ -98,9 +92,13 @@ void write_memory(JsonText& j, const Session& session) {
   j.array();
   row("expert weights", "mapped file", weights.experts, &weights.experts);
   row("other weights", "mapped file", weights.other, &weights.other);
-  row("small constants", "host", weights.owned, &weights.owned);
+  const size_t owned = program.model().owned_bytes, structures = program.structure_bytes();
+  row("small constants", "host", owned, &owned);  // of a model given as bytes: all of them
   row("folded constants", "host", program.folded_bytes(), &folded_bound);
-  row("intermediate values and workspace", "host", session.arena_bytes(), nullptr);
+  row("graph and program", "host", structures, &structures);
+  row("intermediate values and workspace", "host", session.memory().values.load(), nullptr);
+  row("results that bindings hold", "host", session.memory().outputs.load(), nullptr);
+  row("shapes and places of runs", "host", session.memory().plans.load(), nullptr);
   j.end();
 }
 
@@ -143,7 +141,7 @@ std::string stats_json(const Session& session) {
   j.object().field("runs", s.runs.load()).field("failed_runs", s.failed_runs.load()).field("nodes_executed", s.nodes.load());
   j.field("shape_inferences", s.inferences.load())
       .field("memory_layouts", s.layouts.load())
-      .field("arena_bytes", session.arena_bytes())
+      .field("arena_bytes", session.memory().values.load())
       .end();
   return j.take();
 }

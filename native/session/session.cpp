@@ -11,12 +11,33 @@ constexpr int kLogInfo = 1, kLogWarning = 2;
 
 }  // namespace
 
-RunState::RunState(const Program& program)
-    : plan(program), inputs(program.graph().inputs.size()), has_input(inputs.size(), 0), outputs(program.graph().outputs.size()) {}
+RunState::RunState(const Program& program, std::shared_ptr<RunMemory> shared)
+    : plan(program),
+      inputs(program.graph().inputs.size()),
+      has_input(inputs.size(), 0),
+      outputs(program.graph().outputs.size()),
+      memory(std::move(shared)),
+      values_share(memory->values),
+      outputs_share(memory->outputs),
+      plan_share(memory->plans) {
+  count_memory();
+}
 
 RunState::~RunState() {
   for (OutputSlot& slot : outputs)
     if (slot.keep) std::free(slot.owned);
+}
+
+void RunState::count_memory() {
+  size_t bytes = arena.bytes();
+  for (const AlignedBuffer& buffer : dynamic) bytes += buffer.bytes();
+  values_share.set(bytes);
+  bytes = 0;
+  for (const OutputSlot& slot : outputs)
+    if (slot.keep && slot.owned) bytes += slot.owned_bytes;
+  outputs_share.set(bytes);
+  plan_share.set(plan.structure_bytes());
+  buffers_changed = false;
 }
 
 void Session::log(int level, const std::string& text) const {
@@ -108,7 +129,7 @@ Result<std::unique_ptr<RunState>> Session::acquire() {
       return state;
     }
   }
-  return std::make_unique<RunState>(*program_);
+  return std::make_unique<RunState>(*program_, memory_);
 }
 
 void Session::release(std::unique_ptr<RunState> state) {

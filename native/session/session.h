@@ -40,10 +40,36 @@ struct OutputSlot {
   size_t owned_bytes = 0;
 };
 
+// What the run states of a session hold together.
+struct RunMemory {
+  std::atomic<size_t> values{0};   // intermediate values and workspace
+  std::atomic<size_t> outputs{0};  // buffers that bindings allocated
+  std::atomic<size_t> plans{0};    // shapes, places and pointers
+};
+
+// A part of a RunMemory: what one holder has of it.
+class Share {
+ public:
+  explicit Share(std::atomic<size_t>& total) : total_(total) {}
+  ~Share() { set(0); }
+  Share(const Share&) = delete;
+  Share& operator=(const Share&) = delete;
+  void set(size_t bytes) {
+    total_.fetch_add(bytes - bytes_, std::memory_order_relaxed);  // wraps around when it shrinks
+    bytes_ = bytes;
+  }
+
+ private:
+  std::atomic<size_t>& total_;
+  size_t bytes_ = 0;
+};
+
 // Inputs, outputs and memory of one run at a time.
 struct RunState {
-  explicit RunState(const Program& program);
+  RunState(const Program& program, std::shared_ptr<RunMemory> memory);
   ~RunState();
+  // Brings `memory` up to date with the buffers below; after they changed.
+  void count_memory();
   Plan plan;
   std::vector<Tensor> inputs;  // by graph input; data set by the caller
   std::vector<char> has_input;
@@ -52,7 +78,10 @@ struct RunState {
   std::vector<AlignedBuffer> dynamic;  // values of steps whose shapes were not known before the run
   std::vector<Tensor*> in, out;        // scratch for dynamic steps
   uint64_t bound_layouts = 0;          // plan.n_layouts() of the layout that `arena` is bound to
-  int running = -1;                    // step in progress, for the text of what it throws
+  std::shared_ptr<RunMemory> memory;
+  Share values_share, outputs_share, plan_share;
+  bool buffers_changed = false;  // since count_memory
+  int running = -1;              // step in progress, for the text of what it throws
 };
 
 struct NodeTrace {
@@ -85,7 +114,7 @@ class Session {
     std::atomic<uint64_t> runs{0}, failed_runs{0}, nodes{0}, inferences{0}, layouts{0};
   };
   const Stats& stats() const { return stats_; }
-  size_t arena_bytes() const { return arena_bytes_.load(std::memory_order_relaxed); }
+  const RunMemory& memory() const { return *memory_; }
   std::vector<NodeTrace> last_trace() const;
   int n_threads() const { return pool_->size(); }
 
@@ -107,10 +136,10 @@ class Session {
   std::unique_ptr<ThreadPool> pool_;
   std::unique_ptr<Program> program_;
   std::unordered_map<std::string_view, int> input_names_, output_names_;
+  std::shared_ptr<RunMemory> memory_ = std::make_shared<RunMemory>();
   std::mutex states_mutex_;
   std::vector<std::unique_ptr<RunState>> states_;
   Stats stats_;
-  std::atomic<size_t> arena_bytes_{0};
   bool trace_ = false;
   int64_t process_ = 0;
   mutable std::mutex trace_mutex_;
