@@ -4,6 +4,7 @@
 
 typedef float Lanes __attribute__((vector_size(64)));
 typedef int32_t IntLanes __attribute__((vector_size(64)));
+typedef uint32_t BitLanes __attribute__((vector_size(64)));
 typedef double DoubleLanes __attribute__((vector_size(128)));
 
 static inline Lanes load(const float* p) {
@@ -29,45 +30,47 @@ static inline double reduce(DoubleLanes v) {
   return s;
 }
 
-static void block_maxima(const float* x, int64_t n, int64_t block, float* out) {
-  for (int64_t from = 0; from < n; from += block) {
-    const int64_t to = from + block < n ? from + block : n;
-    Lanes best = all(-INFINITY);
-    for (int64_t i = from; i < to; i += 16) {
-      const Lanes v = to - i >= 16 ? load(x + i) : load_tail(x + i, to - i, -INFINITY);
-      best = choose(v > best, v, best);  // false for NaN
-    }
-    float m = -INFINITY;
-    for (int j = 0; j < 16; ++j) m = best[j] > m ? best[j] : m;
-    *out++ = m;
+static inline Lanes larger(Lanes v, Lanes best) {  // best where v is NaN
+#if defined(__AVX512F__)
+  return (Lanes)_mm512_maskz_max_ps(0xffff, (__m512)v, (__m512)best);
+#else
+  return choose(v > best, v, best);
+#endif
+}
+
+static void group_maxima(const float* x, int64_t n, float* out) {
+  for (int64_t from = 0; from < n; from += kSampleChunk) {
+    const int64_t to = from + kSampleChunk < n ? from + kSampleChunk : n;
+    Lanes best[4] = {all(-INFINITY), all(-INFINITY), all(-INFINITY), all(-INFINITY)};
+    int64_t i = from;
+    for (; i + 64 <= to; i += 64)
+      for (int j = 0; j < 4; ++j) best[j] = larger(load(x + i + 16 * j), best[j]);
+    for (; i < to; i += 16) best[0] = larger(to - i >= 16 ? load(x + i) : load_tail(x + i, to - i, -INFINITY), best[0]);
+    const Lanes all_four = larger(larger(best[3], best[2]), larger(best[1], best[0]));
+    memcpy(out, &all_four, sizeof all_four);
+    out += 16;
   }
 }
 
-// exp(a) for a <= 0: a = k ln 2 + r, |r| <= ln 2 / 2; Taylor polynomial of degree 6 in r; 2^k by the exponent field.
-static inline Lanes exp_nonpositive(Lanes a) {
-  const IntLanes usable = a >= all(-87.0f);  // false for NaN
-  const Lanes magic = all(12582912.0f);  // 1.5 * 2^23: adding it rounds to an integer
-  const Lanes k = (a * all(1.44269504f) + magic) - magic;
-  const Lanes r = (a - k * all(0.693359375f)) - k * all(-2.12194440e-4f);  // ln 2 in two parts, the first exact times k
-  Lanes p = all(1.0f / 720);
-  p = p * r + all(1.0f / 120);
-  p = p * r + all(1.0f / 24);
-  p = p * r + all(1.0f / 6);
-  p = p * r + all(0.5f);
-  p = p * r + all(1.0f);
-  p = p * r + all(1.0f);
-  const IntLanes scale = (__builtin_convertvector(k, IntLanes) + 127) << 23;
-  return choose(usable, p * (Lanes)scale, Lanes{});
-}
-
 static double exp_weights(const float* x, int64_t n, float largest, float scale, float* w) {
+  // 2^t with t = k + f, |f| <= 1/2: a polynomial in f, to whose exponent k is added.
+  const Lanes log2_scale = all(scale * 1.44269504f), magic = all(12582912.0f);  // 1.5 * 2^23: adding it rounds to an integer
   DoubleLanes total = {};
   for (int64_t from = 0; from < n; from += 4096) {
     const int64_t to = from + 4096 < n ? from + 4096 : n;
     Lanes sum = {};
     for (int64_t i = from; i < to; i += 16) {
       const Lanes v = to - i >= 16 ? load(x + i) : load_tail(x + i, to - i, -INFINITY);
-      const Lanes e = exp_nonpositive((v - all(largest)) * all(scale));
+      const Lanes t = (v - all(largest)) * log2_scale;
+      const IntLanes usable = t >= all(-125.5f);  // false for NaN; the result is a normal number
+      const Lanes shifted = t + magic, f = t - (shifted - magic);
+      Lanes p = all(0.00132764713f);
+      p = p * f + all(0.00967554096f);
+      p = p * f + all(0.05550713f);
+      p = p * f + all(0.2402212f);
+      p = p * f + all(0.69314694f);
+      p = p * f + all(1.0f);
+      const Lanes e = (Lanes)((BitLanes)usable & ((BitLanes)p + ((BitLanes)shifted << 23)));
       memcpy(w + i, &e, sizeof e);
       sum += e;
     }
@@ -100,54 +103,24 @@ static int64_t collect(const float* x, int64_t n, float threshold, int32_t* ids)
   return count;
 }
 
-static double split(const float* w, int64_t n, float pivot, float* high, int64_t* n_high, float* low) {
-  DoubleLanes total = {};
-  int64_t h = 0, l = 0;
-  for (int64_t from = 0; from < n; from += 4096) {
-    const int64_t to = from + 4096 < n ? from + 4096 : n;
-    Lanes sum = {};
-    for (int64_t i = from; i < to; i += 16) {
-      const int64_t left = to - i < 16 ? to - i : 16;
-      const Lanes v = left == 16 ? load(w + i) : load_tail(w + i, left, 0.0f);
-#if defined(__AVX512F__)
-      const __mmask16 valid = (__mmask16)((1u << left) - 1);
-      const __mmask16 mask = _mm512_mask_cmp_ps_mask(valid, (__m512)v, _mm512_set1_ps(pivot), _CMP_GE_OQ);
-      const __mmask16 rest = (__mmask16)(valid & ~mask);
-      sum += (Lanes)_mm512_maskz_mov_ps(mask, (__m512)v);
-      _mm512_storeu_ps(high + h, _mm512_maskz_compress_ps(mask, (__m512)v));
-      _mm512_storeu_ps(low + l, _mm512_maskz_compress_ps(rest, (__m512)v));
-      h += __builtin_popcount(mask);
-      l += __builtin_popcount(rest);
-#else
-      const IntLanes mask = v >= all(pivot);
-      Lanes taken = choose(mask, v, Lanes{});
-      for (int64_t j = left; j < 16; ++j) taken[j] = 0;
-      sum += taken;
-      for (int64_t j = 0; j < left; ++j) {
-        high[h] = low[l] = v[j];
-        h += mask[j] & 1;
-        l += 1 - (mask[j] & 1);
-      }
-#endif
-    }
-    total += __builtin_convertvector(sum, DoubleLanes);
-  }
-  *n_high = h;
-  return reduce(total);
-}
-
 static double sum_above(const float* w, int64_t n, float threshold) {
   DoubleLanes total = {};
   for (int64_t from = 0; from < n; from += 4096) {
     const int64_t to = from + 4096 < n ? from + 4096 : n;
-    Lanes sum = {};
-    for (int64_t i = from; i < to; i += 16) {
-      const Lanes v = to - i >= 16 ? load(w + i) : load_tail(w + i, to - i, -INFINITY);
-      sum += choose(v > all(threshold), v, Lanes{});
+    Lanes sum[2] = {};
+    int64_t i = from;
+    for (; i + 32 <= to; i += 32) {
+      const Lanes a = load(w + i), b = load(w + i + 16);
+      sum[0] += choose(a > all(threshold), a, Lanes{});
+      sum[1] += choose(b > all(threshold), b, Lanes{});
     }
-    total += __builtin_convertvector(sum, DoubleLanes);
+    for (; i < to; i += 16) {
+      const Lanes v = to - i >= 16 ? load(w + i) : load_tail(w + i, to - i, -INFINITY);
+      sum[0] += choose(v > all(threshold), v, Lanes{});
+    }
+    total += __builtin_convertvector(sum[0] + sum[1], DoubleLanes);
   }
   return reduce(total);
 }
 
-static const SampleKernels kSampleKernels = {block_maxima, exp_weights, collect, split, sum_above};
+static const SampleKernels kSampleKernels = {group_maxima, exp_weights, collect, sum_above};

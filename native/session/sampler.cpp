@@ -12,8 +12,7 @@ namespace hotset {
 namespace {
 
 constexpr int64_t kMaxToken = int64_t{1} << 28;  // bound of the seen-token bitmap: 32 MiB
-constexpr int64_t kBlock = 64;                   // elements whose largest value is kept
-constexpr int64_t kSortAtMost = 64;              // a nucleus border among so few values is found by sorting
+constexpr int64_t kSumBlock = 2048;              // weights whose sum is kept
 
 }  // namespace
 
@@ -60,8 +59,8 @@ double Sampler::uniform() {  // splitmix64 of a counter: the same sequence every
   return static_cast<double>((z ^ (z >> 31)) >> 11) * 0x1p-53;
 }
 
-// The k largest logits, best first, the lower id first among equals: ids in ids_, values in kept_. maxima_ holds the block
-// maxima: the k-th largest of them is a bound that at least k values reach, so few have to be sorted.
+// The k largest logits, best first, the lower id first among equals: ids in ids_, values in kept_. maxima_ holds the
+// maxima of groups: the k-th largest of them is a bound that at least k values reach, so few have to be sorted.
 void Sampler::keep_largest(const float* x, int64_t n, int64_t k) {
   float bound = -INFINITY;
   order_ = maxima_;
@@ -78,121 +77,84 @@ void Sampler::keep_largest(const float* x, int64_t n, int64_t k) {
   for (int64_t i = 0; i < k; ++i) kept_[static_cast<size_t>(i)] = x[ids_[static_cast<size_t>(i)]];
 }
 
-// The nucleus of the weights w of mass `total`: all values above the returned border and the first *n_ties values equal to
-// it. A quickselect by mass.
-float Sampler::nucleus_border(const float* w, int64_t n, double total, int64_t* n_ties) {
+// Draws one of the n weights w of mass `total`, in proportion; with top_p from the nucleus alone. -1: all weights are zero.
+//
+// Weights are ordered by size, the lower index first among equals, and the nucleus is a beginning of that order: a weight is
+// in it when those before it do not reach top_p yet. So a draw is kept if the mass before it is small enough, else all that
+// stands before it is what is left to draw from. Nothing is sorted, and it takes 1 + log(1 / top_p) rounds on average.
+int64_t Sampler::choose(const float* w, int64_t n, double total) {
   const cpu::SampleKernels& kernels = cpu::sample_kernels();
   const double wanted = static_cast<double>(config_.top_p) * total;
-  const size_t room = static_cast<size_t>(n + cpu::kSampleSlack);
-  for (std::vector<float>& part : parts_) part.resize(room);
-  const float* current = w;
-  int64_t count = n;
-  double above = 0;       // mass of what is certainly in
-  double inside = total;  // mass of `current`
-  int free_part = 0;
-  for (int round = 0; count > kSortAtMost; ++round) {
-    // Where the border lies in a sample, a little to either side in turn: two passes then leave a narrow band.
-    float probe[kSortAtMost];
-    double probed = 0;
-    for (int64_t i = 0; i < kSortAtMost; ++i) probed += static_cast<double>(probe[i] = current[(count - 1) * i / (kSortAtMost - 1)]);
-    std::sort(probe, probe + kSortAtMost, std::greater<>());
-    int at = 0;
-    for (double sum = static_cast<double>(probe[0]); at < kSortAtMost - 1 && sum * inside < (wanted - above) * probed; ++at)
-      sum += static_cast<double>(probe[at + 1]);
-    at = round % 2 ? std::max(at - 6, 0) : std::min<int>(at + 6, kSortAtMost - 1);
-    float pivot = probe[at];
-    // Buffers: `current` is w or one of three; the other two take the parts.
-    float* high = parts_[free_part % 3].data();
-    float* low = parts_[(free_part + 1) % 3].data();
-    int64_t n_high = 0;
-    double mass = kernels.split(current, count, pivot, high, &n_high, low);
-    if (n_high == count) {  // nothing below: part off the values equal to the pivot, unless all are
-      pivot = std::nextafter(pivot, INFINITY);
-      mass = kernels.split(current, count, pivot, high, &n_high, low);
-      if (n_high == 0) break;
+  double mass = total;
+  float border = 0;  // left to draw from: weights above it, and those equal to it at an index below `end`
+  int64_t end = 0;
+  for (;;) {
+    size_t n_blocks = sums_.size();
+    while (n_blocks > 0 && sums_[n_blocks - 1] == 0) --n_blocks;
+    double left = uniform() * mass;
+    int64_t drawn = -1;
+    for (size_t block = 0; block < n_blocks && left >= 0; ++block) {
+      if (sums_[block] <= left && block + 1 < n_blocks) {  // what rounding leaves at the end falls to the last weight
+        left -= sums_[block];
+        continue;
+      }
+      const int64_t from = static_cast<int64_t>(block) * kSumBlock, to = std::min(from + kSumBlock, n);
+      for (int64_t i = from; i < to && left >= 0; ++i) {
+        if (!(w[i] > border || (w[i] == border && i < end))) continue;
+        drawn = i;
+        left -= static_cast<double>(w[i]);
+      }
     }
-    const bool in_high = above + mass >= wanted;
-    if (!in_high) above += mass;
-    inside = in_high ? mass : inside - mass;
-    current = in_high ? high : low;
-    count = in_high ? n_high : count - n_high;
-    free_part = (free_part + (in_high ? 1 : 2)) % 3;
+    if (drawn < 0 || config_.top_p == 1.0f) return drawn;
+
+    const float value = w[drawn], below = std::nextafter(value, -INFINITY);
+    double before = 0;
+    for (size_t block = 0; block < sums_.size(); ++block) {
+      const int64_t from = static_cast<int64_t>(block) * kSumBlock, to = std::min(from + kSumBlock, n),
+                    middle = std::clamp(drawn, from, to);
+      double sum = middle > from ? kernels.sum_above(w + from, middle - from, below) : 0;
+      if (to > middle) sum += kernels.sum_above(w + middle, to - middle, value);
+      before += sums_[block] = sum;
+    }
+    if (before < wanted) return drawn;
+    mass = before;
+    border = value;
+    end = drawn;
   }
-  if (count == 0) {  // rounding of the sums left nothing: everything is in
-    *n_ties = n;
-    return -1.0f;
-  }
-  std::vector<float>& sorted = parts_[3];
-  std::copy(current, current + count, sorted.begin());
-  std::sort(sorted.begin(), sorted.begin() + count, std::greater<>());
-  const float* last = sorted.data();
-  for (int64_t i = 0; i < count; ++i) {
-    last = sorted.data() + i;
-    above += static_cast<double>(*last);
-    if (above >= wanted) break;
-  }
-  *n_ties = std::count(static_cast<const float*>(sorted.data()), last + 1, *last);
-  return *last;
 }
 
 int64_t Sampler::draw(const float* x, int64_t n, float best) {
-  const cpu::SampleKernels& kernels = cpu::sample_kernels();
   const float scale = 1.0f / config_.temperature;
   const bool limited = config_.top_k > 0 && config_.top_k < n;
   if (limited) keep_largest(x, n, config_.top_k);
   const float* row = limited ? kept_.data() : x;
   const int64_t count = limited ? static_cast<int64_t>(kept_.size()) : n;
   weights_.resize(static_cast<size_t>(count + cpu::kSampleSlack));
-  float* const w = weights_.data();
-  const double total = kernels.exp_weights(row, count, best, scale, w);
-
-  float border = 0.0f;  // without a nucleus: every weight above zero
-  int64_t n_ties = 0;
-  double mass = total;
-  if (config_.top_p < 1.0f) {
-    border = nucleus_border(w, count, total, &n_ties);
-    mass = kernels.sum_above(w, count, border) + static_cast<double>(n_ties) * static_cast<double>(border);
+  sums_.clear();
+  double total = 0;
+  for (int64_t from = 0; from < count; from += kSumBlock) {
+    sums_.push_back(cpu::sample_kernels().exp_weights(row + from, std::min(kSumBlock, count - from), best, scale, weights_.data() + from));
+    total += sums_.back();
   }
-  // Walk in id order (in order of rank after top-k): whole blocks first, then one by one.
-  double left = uniform() * mass;
-  int64_t last = -1, ties_left = n_ties;
-  constexpr int64_t kStride = 2048;
-  for (int64_t from = 0; from < count; from += kStride) {
-    const int64_t to = std::min(from + kStride, count);
-    if (ties_left == 0) {
-      const double block = kernels.sum_above(w + from, to - from, border);
-      if (block == 0) continue;
-      if (block <= left && to < count) {
-        left -= block;
-        continue;
-      }
-    }
-    for (int64_t i = from; i < to; ++i) {
-      const bool tie = w[i] == border && ties_left > 0;
-      if (!(w[i] > border || tie)) continue;
-      ties_left -= tie;
-      last = i;
-      if ((left -= static_cast<double>(w[i])) < 0) return limited ? ids_[static_cast<size_t>(i)] : i;
-    }
-  }
-  if (last < 0) return std::find(x, x + n, best) - x;
-  return limited ? ids_[static_cast<size_t>(last)] : last;
+  const int64_t i = choose(weights_.data(), count, total);
+  if (i < 0) return std::find(x, x + n, best) - x;
+  return limited ? ids_[static_cast<size_t>(i)] : i;
 }
 
 Status Sampler::next(DType dtype, const void* logits, int64_t n, int64_t* out) {
   HOTSET_FAIL_IF(n <= 0, invalid_argument, "the row of logits is empty");
   HOTSET_FAIL_IF(n > INT32_MAX, invalid_argument, "a vocabulary of %lld is too large", static_cast<long long>(n));
   const float* x = penalised(dtype, logits, n);
-  maxima_.resize(static_cast<size_t>((n + kBlock - 1) / kBlock));
-  cpu::sample_kernels().block_maxima(x, n, kBlock, maxima_.data());
-  const auto best_block = std::max_element(maxima_.begin(), maxima_.end());
-  const float best = *best_block;
+  maxima_.resize(static_cast<size_t>((n + cpu::kSampleChunk - 1) / cpu::kSampleChunk * 16));
+  cpu::sample_kernels().group_maxima(x, n, maxima_.data());
+  const auto best_group = std::max_element(maxima_.begin(), maxima_.end());
+  const float best = *best_group;
   if (best == -INFINITY) {
     const bool any = std::any_of(x, x + n, [](float v) { return v == -INFINITY; });
     HOTSET_FAIL_IF(!any, invalid_argument, "every logit is NaN");
   }
   const bool greedy = !config_.do_sample || config_.temperature == 0.0f || std::isinf(best);
-  *out = greedy ? std::find(x + (best_block - maxima_.begin()) * kBlock, x + n, best) - x : draw(x, n, best);
+  *out = greedy ? std::find(x + (best_group - maxima_.begin()) / 16 * cpu::kSampleChunk, x + n, best) - x : draw(x, n, best);
   return accept(out, 1);
 }
 

@@ -31,7 +31,7 @@ class Sampler {
   const float* penalised(DType dtype, const void* logits, int64_t n);
   int64_t draw(const float* x, int64_t n, float best);
   void keep_largest(const float* x, int64_t n, int64_t k);
-  float nucleus_border(const float* w, int64_t n, double total, int64_t* n_ties);
+  int64_t choose(const float* w, int64_t n, double total);
   double uniform();
 
   Config config_;
@@ -40,7 +40,7 @@ class Sampler {
   std::vector<bool> is_seen_;
   // Scratch, kept from token to token.
   std::vector<float> row_, maxima_, order_, kept_, weights_;
-  std::vector<float> parts_[4];
+  std::vector<double> sums_;  // of blocks of weights_
   std::vector<int32_t> ids_;
 };
 
