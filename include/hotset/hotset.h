@@ -265,7 +265,10 @@ HOTSET_API hotset_status hotset_session_metadata(const hotset_session *session, 
 /* JSON text: {"memory": [{"purpose", "where", "bytes", "bound"}...], "nodes": [...], "experts": [...], "options": {...}}:
  * what the session holds, executes and decided, and why. */
 HOTSET_API hotset_status hotset_session_plan(const hotset_session *session, char **out);
-/* JSON text: counters since creation: runs, failed runs, nodes executed, shape inferences, memory layouts, bytes of the arena. */
+/* JSON text: counters since creation: {"runs", "failed_runs", "nodes_executed", "shape_inferences", "memory_layouts",
+ * "arena_bytes", "experts": [{"node", "op", "experts", "experts_per_token", "routes": [...], "routes_total"}...]}.
+ * "routes" holds for each expert of a layer how many tokens were sent to it, padding included, in runs that succeeded; layers
+ * whose weights are constants of the model are listed, in the order of the graph. Free with hotset_text_free. */
 HOTSET_API hotset_status hotset_session_stats(const hotset_session *session, char **out);
 /* JSON text in Chrome trace format of the last run made with the option "hotset.trace" = 1; "[]" otherwise. */
 HOTSET_API hotset_status hotset_session_trace(const hotset_session *session, char **out);

@@ -175,6 +175,13 @@ Status MoeKernel::make_state(const NodeInputs& inputs, int64_t hidden, State* ou
 }
 
 Status MoeKernel::create(const OpContext& context) {
+  router_weights_norm_ = context.config().router_weights_norm;
+  const Tensor* const fc1 = context.constant(fc_[0].weights);
+  if (fc1 && fc1->shape.rank == 3) n_experts_ = fc1->shape[0];
+  if (context.has_input(fc_[2].bias)) context.warn("fc3_experts_bias is added to the values; onnxruntime's CUDA provider leaves it out");
+  if (attributes_.activation.kind == ActivationKind::swiglu && attributes_.fusion == 0 && !context.has_input(fc_[2].weights))
+    context.warn("swiglu_fusion is 0 without fc3_experts_weights: gate and value rows of FC1 are taken as interleaved, as with 1");
+
   const Tensor* tensors[kMaxInputs] = {};
   const int count = std::min(context.n_inputs(), kMaxInputs);
   for (int i = 0; i < count; ++i) {
@@ -188,6 +195,10 @@ Status MoeKernel::create(const OpContext& context) {
   auto state = std::make_unique<State>();
   if (Status status = make_state(inputs, hidden, state.get()); !status.ok())
     return context.fail(status.code(), "%s", status.text().c_str());
+  if (state->layout.is_guess)
+    context.warn(
+        "nothing says whether the expert weights are raw or prepacked: they are taken as prepacked, as onnxruntime's CUDA provider "
+        "does; set the attribute weights_prepacked to 0 if the answer is wrong");
   state_ = std::move(state);
   return {};
 }
@@ -264,6 +275,8 @@ Status MoeKernel::run(const RunContext& context) const {
 
   const Tensor& logits = *context.input(1);
   const Tensor* const given = context.input(router_weights_input_);
+  experts::Router router = state.router;
+  if (given && !router_weights_norm_) router.normalize = false;
   int32_t* const ids = reinterpret_cast<int32_t*>(space + w.ids);
   float* const weights = reinterpret_cast<float*>(space + w.weights);
   const auto route_token = [&](int64_t t, int thread) {
@@ -273,7 +286,7 @@ Status MoeKernel::run(const RunContext& context) const {
       cpu::to_f32(tensor.dtype, tensor.as<const uint16_t>() + t * n_experts, converted, n_experts);
       return converted;
     };
-    experts::route(state.router, row(logits, rows), given ? row(*given, rows + n_experts) : nullptr, ids + t * k, weights + t * k);
+    experts::route(router, row(logits, rows), given ? row(*given, rows + n_experts) : nullptr, ids + t * k, weights + t * k);
   };
   constexpr int64_t kTokens = 16;
   if (n_tokens <= kTokens) {
@@ -283,6 +296,8 @@ Status MoeKernel::run(const RunContext& context) const {
       for (int64_t t = i * kTokens; t < std::min(n_tokens, (i + 1) * kTokens); ++t) route_token(t, thread);
     });
   }
+
+  if (context.usage) context.usage->add(ids, n_tokens * k);
 
   experts::LayerCall call;
   call.x = x.data;

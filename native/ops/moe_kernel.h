@@ -47,6 +47,7 @@ class MoeKernel : public Kernel {
   Status infer(InferContext& context) const final;
   Status run(const RunContext& context) const final;
   std::string_view implementation() const override;
+  int64_t experts() const final { return n_experts_; }
 
  protected:
   // What the shapes of the weights say, the same in all runs unless weights are computed.
@@ -54,6 +55,7 @@ class MoeKernel : public Kernel {
     int64_t hidden = 0, inter = 0, n_experts = 0;
     experts::Pairing pairing = experts::Pairing::none;
     experts::MatrixForm form[3];  // FC1, FC2, FC3, biases included
+    bool is_guess = false;        // the node does not say how its weights are stored
 
     int64_t rows_a_feature() const { return pairing == experts::Pairing::interleaved || pairing == experts::Pairing::halves ? 2 : 1; }
   };
@@ -84,6 +86,8 @@ class MoeKernel : public Kernel {
   Status check_router(const Tensor& tensor, int input, const char* name, int64_t n_tokens, int64_t n_experts) const;
 
   const int router_weights_input_;
+  bool router_weights_norm_ = true;
+  int64_t n_experts_ = 0;
   std::unique_ptr<const State> state_;  // null: weights are not constants, each run makes its own
 };
 

@@ -8,6 +8,7 @@
 // The build finds files by the text HOTSET_OPS and lists them (tools/gen_op_table.py); the name is the file's stem.
 #pragma once
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string_view>
@@ -16,6 +17,7 @@
 #include "base/tensor.h"
 #include "base/thread_pool.h"
 #include "model/graph.h"
+#include "ops/expert_usage.h"
 
 namespace hotset::ops {
 
@@ -25,12 +27,15 @@ enum class CpuActivation { by_node, exact, int8 };  // hotset.cpu_activation = a
 struct OpConfig {
   CpuActivation cpu_activation = CpuActivation::by_node;
   int n_threads = 1;
+  bool router_weights_norm = true;  // hotset.router_weights_norm
 };
 
 // The node at session creation. Types and constants are known here, shapes of constants too; other shapes are not.
 class OpContext {
  public:
-  OpContext(const model::Graph& graph, const model::Node& node, const OpConfig& config) : graph_(graph), node_(node), config_(config) {}
+  using Warn = std::function<void(const std::string& node, const std::string& text)>;
+  OpContext(const model::Graph& graph, const model::Node& node, const OpConfig& config, const Warn& warn)
+      : graph_(graph), node_(node), config_(config), warn_(warn) {}
   const model::Node& node() const { return node_; }
   const OpConfig& config() const { return config_; }
   int n_inputs() const { return static_cast<int>(node_.inputs.size()); }
@@ -47,11 +52,16 @@ class OpContext {
   __attribute__((format(printf, 3, 4)))
 #endif
   Status fail(Code code, const char* format, ...) const;
+  // To the session's log. The same text of further nodes is left out, so it names no node.
+  void warn(const std::string& text) const {
+    if (warn_) warn_(node_.text(), text);
+  }
 
  private:
   const model::Graph& graph_;
   const model::Node& node_;
   const OpConfig& config_;
+  const Warn& warn_;
 };
 
 // Shape inference for one set of input shapes. The planner implements it.
@@ -86,6 +96,7 @@ struct RunContext {
   std::span<Tensor* const> outputs;  // null where nobody names it
   void* workspace;
   ThreadPool* pool;
+  ExpertUsage* usage = nullptr;  // of a kernel with experts(); null when nobody counts
 
   const Tensor* input(int i) const { return static_cast<size_t>(i) < inputs.size() ? inputs[i] : nullptr; }
   Tensor* output(int i) const { return static_cast<size_t>(i) < outputs.size() ? outputs[i] : nullptr; }
@@ -108,6 +119,9 @@ class Kernel {
     (void)out;
     return -1;
   }
+  // Number of experts whose routes run() adds to RunContext::usage; 0: the operator has none, or their number is not known
+  // before a run.
+  virtual int64_t experts() const { return 0; }
   // Name of what serves the node, for `info` and `doctor`.
   virtual std::string_view implementation() const { return "reference"; }
 };

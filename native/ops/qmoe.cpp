@@ -87,7 +87,8 @@ class Qmoe final : public MoeKernel {
     }
     if (quantised_.kind != Kind::integer) return {};
     bool prepacked = false;
-    HOTSET_TRY(decide_layout(matrices, count, n_experts, quantised_.weights_prepacked, inputs.has(kFc[2].weights), &prepacked));
+    HOTSET_TRY(
+        decide_layout(matrices, count, n_experts, quantised_.weights_prepacked, inputs.has(kFc[2].weights), &prepacked, &layout->is_guess));
     for (int i = 0; i < count && prepacked; ++i) layout->form[place[i]].storage = experts::Storage::sm80;
     return {};
   }
@@ -218,6 +219,9 @@ Result<std::unique_ptr<Kernel>> make_qmoe(const OpContext& context) {
     if (context.has_input(input) && !ignores_act_scales)
       return context.fail(Code::invalid_model, "input %d (a scale of activations) does not go with quant_type '%s'", input,
                           quantised.kind_name.c_str());
+  if (common.sparse_mixer) context.warn("use_sparse_mixer is 1: the sparse mixer routes; onnxruntime ignores it in QMoE");
+  if (quantised.weights_prepacked == 1 && (quantised.kind == Kind::fp8 || quantised.kind_name == "wfp4afp8"))
+    context.warn("weights_prepacked 1 is ignored with quant_type '" + quantised.kind_name + "'");
   auto kernel = std::make_unique<Qmoe>(common, quantised, context.config().cpu_activation);
   HOTSET_TRY(kernel->create(context));
   return std::unique_ptr<Kernel>(std::move(kernel));

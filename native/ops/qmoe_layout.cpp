@@ -27,7 +27,7 @@ Status refuse_size(const DeclaredMatrix& m) {
 }  // namespace
 
 Status decide_layout(const DeclaredMatrix* matrices, int count, int64_t n_experts, int64_t weights_prepacked, bool has_fc3,
-                     bool* prepacked) {
+                     bool* prepacked, bool* is_guess) {
   const DeclaredMatrix *says_raw = nullptr, *says_prepacked = nullptr, *impossible = nullptr;
   for (int i = 0; i < count; ++i) {
     const DeclaredMatrix& m = matrices[i];
@@ -51,6 +51,7 @@ Status decide_layout(const DeclaredMatrix* matrices, int count, int64_t n_expert
   } else {
     // All square. With FC3 no exporter and no kernel has them prepacked; without, the CUDA provider takes them as prepacked.
     *prepacked = !has_fc3 && !impossible;
+    *is_guess = *prepacked;
   }
   return *prepacked && impossible ? refuse_size(*impossible) : Status();
 }

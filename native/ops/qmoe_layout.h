@@ -20,8 +20,9 @@ struct DeclaredMatrix {
 
 // Integers. weights_prepacked: -1 decides by shape, 0 raw, 1 prepacked. block_size <= 0: one scale a row.
 // Shapes that cannot be what the node needs are refused. `has_fc3`: decides nodes whose matrices are all square.
+// *is_guess is set when nothing but the habit of exporters tells.
 Status decide_layout(const DeclaredMatrix* matrices, int count, int64_t n_experts, int64_t weights_prepacked, bool has_fc3,
-                     bool* prepacked);
+                     bool* prepacked, bool* is_guess);
 
 // Scales and zero points of one integer matrix; its storage as raw, which the verdict of decide_layout may change.
 Status describe_matrix(const DeclaredMatrix& matrix, int64_t n_experts, int64_t block_size, experts::MatrixForm* form);

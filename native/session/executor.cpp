@@ -123,7 +123,8 @@ Status Session::run_dynamic(RunState& state, int s) {
   Status status;
   if (runs) {
     const AlignedBuffer workspace(plan.workspace_bytes(s));
-    status = step.kernel->run({state.in, state.out, workspace.data(), pool_.get()});
+    ops::ExpertUsage* const usage = step.expert_layer < 0 ? nullptr : &state.usage[static_cast<size_t>(step.expert_layer)];
+    status = step.kernel->run({state.in, state.out, workspace.data(), pool_.get(), usage});
   }
   if (!status.ok()) return std::move(status).at(program_->node(step).text());
   // A requested output that the operator left as a view or known content is copied.
@@ -175,7 +176,11 @@ Status Session::execute(RunState& state, const RunControl* control) {
       state.arena = AlignedBuffer(plan.arena_bytes());
     }
     plan.bind_arena(state.arena.data());
-    for (Plan::ActiveStep& active : plan.active()) active.context.pool = pool_.get();
+    for (Plan::ActiveStep& active : plan.active()) {
+      active.context.pool = pool_.get();
+      const int32_t layer = program_->steps()[active.step].expert_layer;
+      active.context.usage = layer < 0 ? nullptr : &state.usage[static_cast<size_t>(layer)];
+    }
     state.bound_layouts = plan.n_layouts();  // only now: a run whose memory was refused is laid out and must be bound later
   }
   const model::Graph& graph = program_->graph();

@@ -15,11 +15,15 @@ constexpr OptionInfo kTable[] = {
     {"session.model_external_initializers_file_folder_path", OptionType::text, "", "",
      "Folder of the external data of a model given as bytes."},
     {"session.disable_cpu_ep_fallback", OptionType::boolean, "0", "0|1",
-     "1 makes a node that the chosen device cannot run an error; with the CPU as device it has no effect."},
+     "1 makes it an error when the chosen device is absent or cannot run a node; with the CPU as device it has no effect."},
     {"hotset.cpu_activation", OptionType::choice, "auto", "auto|float|int8",
      "Activations of quantised products on the CPU: auto takes int8 where the node says accuracy_level=4 and float32 elsewhere, float is "
      "exact "
      "everywhere, int8 quantises everywhere."},
+    {"hotset.router_weights_norm", OptionType::boolean, "1", "0|1",
+     "0 uses router_weights (input 14 of QMoE) as they are, as onnxruntime's CPU provider does; 1 divides them by their sum where the node "
+     "says "
+     "normalize_routing_weights=1."},
     {"hotset.device", OptionType::text, "cpu", "cpu|cuda:N", "Device of the session; this build computes on the CPU."},
     {"hotset.fuse", OptionType::boolean, "1", "0|1", "0 runs the graph node by node as the file has it, for comparisons."},
     {"hotset.trace", OptionType::boolean, "0", "0|1",

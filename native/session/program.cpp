@@ -66,6 +66,12 @@ Result<std::unique_ptr<Program>> Program::build(std::unique_ptr<model::Model> mo
   p->mark_needed();
   HOTSET_TRY(p->fold(settings, pool));
   p->find_in_place();
+  for (size_t s = 0; s < p->steps_.size(); ++s) {
+    Step& step = p->steps_[s];
+    if (step.kernel->experts() <= 0) continue;
+    step.expert_layer = static_cast<int32_t>(p->expert_layers_.size());
+    p->expert_layers_.push_back(static_cast<int32_t>(s));
+  }
   return p;
 }
 
@@ -83,9 +89,13 @@ Status Program::create_kernels(const Settings& settings) {
     for (const std::string& name : unknown) list += (list.empty() ? "" : ", ") + name;
     return Status(Code::unsupported, "operators without a kernel: " + list);
   }
+  std::set<std::string> warned;
+  const ops::OpContext::Warn warn = [&](const std::string& node, const std::string& text) {
+    if (settings.warn && warned.insert(text).second) settings.warn(node + ": " + text);
+  };
   for (size_t n = 0; n < graph.nodes.size(); ++n) {
     const model::Node& node = graph.nodes[n];
-    const ops::OpContext context(graph, node, settings.config);
+    const ops::OpContext context(graph, node, settings.config, warn);
     auto kernel = ops::find_op(node.domain, node.op_type, node.opset, nullptr)->create(context);
     if (!kernel.ok()) {
       Status status = kernel.take_status();

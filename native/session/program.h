@@ -19,6 +19,7 @@ struct Step {
   int32_t node = -1;  // index into the graph's nodes
   std::vector<model::ValueId> inputs, outputs;
   uint32_t shape_inputs = 0;
+  int32_t expert_layer = -1;  // index into Program::expert_layers()
 };
 
 // A buffer with the alignment kernels expect. Huge pages are asked for when it is large.
@@ -44,8 +45,8 @@ class Program {
   struct Settings {
     ops::OpConfig config;
     bool fuse = true;
-    bool run_constants = true;  // false when only planning: nothing is computed
-    std::function<void(const std::string&)> warn;
+    bool run_constants = true;                     // false when only planning: nothing is computed
+    std::function<void(const std::string&)> warn;  // each text once
   };
   static Result<std::unique_ptr<Program>> build(std::unique_ptr<model::Model> model, const Settings& settings, ThreadPool& pool);
 
@@ -53,6 +54,8 @@ class Program {
   const model::Model& model() const { return *model_; }
   const ops::OpConfig& config() const { return config_; }
   const std::vector<Step>& steps() const { return steps_; }
+  // Steps whose routes are counted, in order.
+  const std::vector<int32_t>& expert_layers() const { return expert_layers_; }
   const model::Node& node(const Step& step) const { return graph().nodes[step.node]; }
   // Content of a constant value; data is null for a lazy one before prepare_lazy and when weights are not mapped.
   const Tensor* constant(model::ValueId id) const { return is_constant_[id] ? &constants_[id] : nullptr; }
@@ -86,6 +89,7 @@ class Program {
   std::vector<Tensor> constants_;
   std::vector<char> is_constant_, needed_;
   std::vector<int> in_place_inputs_;
+  std::vector<int32_t> expert_layers_;
   std::vector<AlignedBuffer> folded_;
   size_t n_nodes_in_file_ = 0, folded_bytes_ = 0, folded_bound_ = 0;
   std::mutex lazy_mutex_;

@@ -141,8 +141,23 @@ std::string stats_json(const Session& session) {
   j.object().field("runs", s.runs.load()).field("failed_runs", s.failed_runs.load()).field("nodes_executed", s.nodes.load());
   j.field("shape_inferences", s.inferences.load())
       .field("memory_layouts", s.layouts.load())
-      .field("arena_bytes", session.memory().values.load())
-      .end();
+      .field("arena_bytes", session.memory().values.load());
+  const Program& program = session.program();
+  j.key("experts").array();
+  for (size_t layer = 0; layer < program.expert_layers().size(); ++layer) {
+    const Step& step = program.steps()[program.expert_layers()[layer]];
+    const model::Node& node = program.node(step);
+    uint64_t total = 0;
+    j.object().field("node", node.name).field("op", node.op_type).field("experts", step.kernel->experts());
+    j.field("experts_per_token", node.get_int("k", 1)).key("routes").array();
+    for (int64_t e = 0; e < step.kernel->experts(); ++e) {
+      const uint64_t routes = session.routes(layer, e);
+      total += routes;
+      j.value(routes);
+    }
+    j.end().field("routes_total", total).end();
+  }
+  j.end().end();
   return j.take();
 }
 

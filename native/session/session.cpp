@@ -20,6 +20,7 @@ RunState::RunState(const Program& program, std::shared_ptr<RunMemory> shared)
       values_share(memory->values),
       outputs_share(memory->outputs),
       plan_share(memory->plans) {
+  for (int32_t s : program.expert_layers()) usage.emplace_back(program.steps()[s].kernel->experts());
   count_memory();
 }
 
@@ -36,7 +37,9 @@ void RunState::count_memory() {
   for (const OutputSlot& slot : outputs)
     if (slot.keep && slot.owned) bytes += slot.owned_bytes;
   outputs_share.set(bytes);
-  plan_share.set(plan.structure_bytes());
+  bytes = plan.structure_bytes();
+  for (const ops::ExpertUsage& layer : usage) bytes += layer.bytes();
+  plan_share.set(bytes);
   buffers_changed = false;
 }
 
@@ -97,10 +100,18 @@ Result<std::unique_ptr<Session>> Session::finish(std::unique_ptr<model::Model> m
   settings.config.n_threads = s->pool_->size();
   settings.fuse = options.get_bool("hotset.fuse");
   settings.run_constants = !planning;
+  settings.config.router_weights_norm = options.get_bool("hotset.router_weights_norm");
   settings.warn = [&s](const std::string& text) { s->log(kLogWarning, text); };
   HOTSET_TRY(report(callbacks, "prepare", 0, 1));
   HOTSET_ASSIGN(s->program_, Program::build(std::move(model), settings, *s->pool_));
   HOTSET_TRY(report(callbacks, "prepare", 1, 1));
+  constexpr size_t kLine = 64 / sizeof(uint64_t);
+  size_t n_routes = 0;
+  for (int32_t layer : s->program_->expert_layers()) {
+    s->first_route_.push_back(n_routes);
+    n_routes += (static_cast<size_t>(s->program_->steps()[layer].kernel->experts()) + 2 * kLine - 1) / kLine * kLine;
+  }
+  s->routes_ = std::make_unique<std::atomic<uint64_t>[]>(n_routes);
   const model::Graph& graph = s->graph();
   for (size_t i = 0; i < graph.inputs.size(); ++i) s->input_names_[graph.values[graph.inputs[i]].name] = static_cast<int>(i);
   for (size_t i = 0; i < graph.outputs.size(); ++i) s->output_names_[graph.values[graph.outputs[i]].name] = static_cast<int>(i);
@@ -149,6 +160,15 @@ std::string Session::place(const RunState& state) const {
   return state.running < 0 ? "run" : program_->node(program_->steps()[state.running]).text();
 }
 
+void Session::count_routes(RunState& state, bool succeeded) {
+  for (size_t layer = 0; layer < state.usage.size(); ++layer) {
+    std::atomic<uint64_t>* const counters = routes_.get() + first_route_[layer];
+    state.usage[layer].drain([&](int32_t expert, uint64_t routes) {
+      if (succeeded) counters[expert].fetch_add(routes, std::memory_order_relaxed);
+    });
+  }
+}
+
 Status Session::run(RunState& state, const RunControl* control) {
   if (process_id() != process_)
     return fail(Code::invalid_state, "the session was created in another process: create a new one after fork()");
@@ -158,6 +178,7 @@ Status Session::run(RunState& state, const RunControl* control) {
     RunState& state;
     bool failed = true;
     ~Cleanup() {
+      session.count_routes(state, !failed);
       if (!failed) return;
       session.stats_.failed_runs.fetch_add(1, std::memory_order_relaxed);
       for (OutputSlot& slot : state.outputs) {

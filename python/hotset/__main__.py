@@ -43,6 +43,7 @@ def build_parser():
     generate.add_argument("--seed", type=int, metavar="S", help="the same seed gives the same text")
     generate.add_argument("--stop", action="append", default=[], metavar="TEXT", help="end before this text; may be repeated")
     generate.add_argument("--chat", action="store_true", help="put the prompt through the folder's chat template (needs jinja2)")
+    generate.add_argument("--stats", action="store_true", help="print how often each expert was chosen to stderr")
     add_session_arguments(generate)
     generate.set_defaults(run=run_generate)
 
@@ -146,6 +147,7 @@ class Interrupt:
 
 def run_generate(arguments):
     import hotset
+    from hotset._report import print_expert_stats
 
     sys.stdout.reconfigure(errors="replace")  # a terminal that lacks a character shows something else
     prompt = arguments.prompt
@@ -185,6 +187,8 @@ def run_generate(arguments):
                 sys.stdout.write("\n")
                 sys.stdout.flush()
                 print(describe(stats), file=sys.stderr)
+                if arguments.stats:
+                    print_expert_stats(generator.session.expert_stats(), sys.stderr)
 
 
 def describe(stats):

@@ -24,12 +24,25 @@ def print_info(report):
     print_table("files", [(row["path"], size_text(row["bytes"])) for row in report["files"]], right=(1,))
 
 
-def print_table(title, rows, right=()):
-    print(f"\n{title}")
+def print_expert_stats(layers, file):
+    """Routes per layer: how many, how many experts took part, the share of the busiest quarter, and the busiest ones."""
+    rows = [("node", "routes", "experts used", "busiest quarter", "busiest experts")]
+    for layer in layers:
+        order = sorted(range(layer["experts"]), key=lambda e: -layer["routes"][e])
+        routes = [layer["routes"][e] for e in order]
+        share = sum(routes[: max(len(routes) // 4, 1)]) / max(layer["routes_total"], 1)
+        used = sum(1 for count in routes if count)
+        busiest = " ".join(f"{e}:{layer['routes'][e]}" for e in order[:6] if layer["routes"][e])
+        rows.append((layer["node"], str(layer["routes_total"]), f"{used} of {layer['experts']}", f"{share:.0%}", busiest))
+    print_table("routes to experts", rows, right=(1, 2, 3), file=file)
+
+
+def print_table(title, rows, right=(), file=None):
+    print(f"\n{title}", file=file)
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         cells = [cell.rjust(width) if i in right else cell.ljust(width) for i, (cell, width) in enumerate(zip(row, widths, strict=True))]
-        print("  " + "  ".join(cells).rstrip())
+        print("  " + "  ".join(cells).rstrip(), file=file)
 
 
 def size_text(n_bytes):

@@ -128,3 +128,8 @@ def test_broken_pipe():
     errors = process.stderr.read()
     assert process.wait(60) == 141 and "Traceback" not in errors and "Exception" not in errors
     assert time.monotonic() - begin < 30
+
+
+def test_generate_stats():
+    done = run("generate", "demo", "-p", "a", "-n", "3", "--stats")
+    assert "routes to experts" in done.stderr and done.stderr.count("QMoE") == 4
