@@ -18,6 +18,7 @@ from ._errors import (
 from ._native import lib as _lib
 from ._native import string as _string
 from .binding import IOBinding
+from .devices import DeviceInfo, devices, get_all_providers, get_available_providers, get_device
 from .generator import GenerationStats, Generator
 from .options import (
     ExecutionMode,
@@ -28,22 +29,24 @@ from .options import (
     SessionOptions,
     option_table,
     set_default_logger_severity,
+    set_default_logger_verbosity,
 )
-from .session import InferenceSession, ModelMetadata, NodeArg, doctor, get_available_providers, plan
+from .session import InferenceSession, ModelMetadata, NodeArg, doctor, plan
 from .tensor import Tensor
 
 OrtValue = Tensor  # the name that onnxruntime programs use
 __version__ = _string(_lib.hotset_version())
 
 
-def get_device():
-    return "GPU" if "CUDAExecutionProvider" in get_available_providers() else "CPU"
+def get_version_string():
+    return __version__
 
 
 __all__ = [
     "BudgetTooSmall",
     "Cancelled",
     "DeviceError",
+    "DeviceInfo",
     "Error",
     "ExecutionMode",
     "ExecutionOrder",
@@ -67,10 +70,14 @@ __all__ = [
     "SessionOptions",
     "Tensor",
     "Unsupported",
+    "devices",
     "doctor",
+    "get_all_providers",
     "get_available_providers",
     "get_device",
+    "get_version_string",
     "option_table",
     "plan",
     "set_default_logger_severity",
+    "set_default_logger_verbosity",
 ]

@@ -28,9 +28,10 @@ def check_mixed_lengths(session, states_mix):
     """Raises Unsupported when the graph gives right padding a meaning."""
     found = [name for name in session.plan()["operators"] if name.rpartition("::")[2] in _MIX_PADDING]
     if found or states_mix:
+        reason = ", ".join(found) or "other states"
         raise Unsupported(
-            f"prompts of different lengths need a graph whose only memory is GroupQueryAttention; this one has {', '.join(found) or 'other states'}: "
-            "generate from prompts of one length, or one by one"
+            "prompts of different lengths need a graph whose only memory is GroupQueryAttention; "
+            f"this one has {reason}: generate from prompts of one length, or one by one"
         )
 
 

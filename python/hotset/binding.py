@@ -104,5 +104,10 @@ class IOBinding:
         """Results in the order of binding: views of bound arrays, copies of what the binding allocated."""
         return [Tensor(self._result(name)[0]) for name in self._outputs]
 
+    def get_outputs_as_ortvaluevector(self):
+        """The same list."""
+        return self.get_outputs()
+
     def copy_outputs_to_cpu(self):
+        """Copies of all results, in the order of binding."""
         return [array if copied else array.copy() for array, copied in map(self._result, self._outputs)]

@@ -6,6 +6,7 @@ import enum
 import functools
 import logging
 import sys
+import weakref
 
 from ._errors import InvalidArgument, Unsupported, check
 from ._native import ffi, lib, own, string, text
@@ -62,7 +63,17 @@ _LOG_LEVELS = {
 
 def _log(level, message, user):
     if not sys.is_finalizing():
-        logger.log(_LOG_LEVELS.get(level, logging.ERROR), "%s", string(message))
+        _send(level, string(message), None if user == ffi.NULL else ffi.from_handle(user))
+
+
+def _send(level, message, callback):
+    if callback is None:
+        logger.log(_LOG_LEVELS.get(level, logging.ERROR), "%s", message)
+        return
+    try:
+        callback(level, message)
+    except Exception:
+        logger.exception("a log callback failed")
 
 
 _log_callback = ffi.callback("hotset_log_callback", _log)  # lives as long as any session may log
@@ -71,6 +82,10 @@ _log_callback = ffi.callback("hotset_log_callback", _log)  # lives as long as an
 def set_default_logger_severity(level):
     """The least severe messages that the logger "hotset" lets through: 0 verbose ... 3 error, 4 none."""
     logger.setLevel(_LOG_LEVELS.get(level, logging.CRITICAL + 1))
+
+
+def set_default_logger_verbosity(level):
+    """Accepted for compatibility."""
 
 
 def _as_option(value):
@@ -106,7 +121,19 @@ def _unavailable(default, instead):
 class SessionOptions:
     """How a session loads and runs a model. Values are checked when they are set."""
 
-    __slots__ = ("_handle", "_values", "_entries", "_progress", "_progress_native", "_progress_failure")  # a misspelt attribute is an error
+    __slots__ = (  # a misspelt attribute is an error
+        "__weakref__",
+        "_handle",
+        "_values",
+        "_entries",
+        "_providers",
+        "_log_target",
+        "_log_handle",
+        "_progress",
+        "_progress_native",
+        "_failures",
+        "_load_is_cancelled",
+    )
 
     def __init__(self):
         out = ffi.new("hotset_options **")
@@ -114,7 +141,10 @@ class SessionOptions:
         self._handle = own(out[0], lib.hotset_options_free)
         self._values = {}
         self._entries = {}  # all that was passed on, for _with_defaults
-        self.log_severity_level = lib.HOTSET_LOG_WARNING
+        self._providers = None
+        self._load_is_cancelled = False
+        self._values["log_severity_level"] = lib.HOTSET_LOG_WARNING
+        self.set_log(None)
         self.set_progress(None)
 
     def _with_defaults(self, entries):
@@ -122,8 +152,10 @@ class SessionOptions:
         copy = SessionOptions()
         for key, value in {**entries, **self._entries}.items():
             copy.add_session_config_entry(key, value)
-        copy.log_severity_level = self.log_severity_level
         copy._values.update(self._values)
+        copy._providers = self._providers
+        copy._load_is_cancelled = self._load_is_cancelled
+        copy.set_log(self._log_target)
         copy.set_progress(self._progress)
         return copy
 
@@ -140,44 +172,82 @@ class SessionOptions:
     use_deterministic_compute = _attribute("use_deterministic_compute", False, "Accepted for compatibility: always so.")
     log_verbosity_level = _attribute("log_verbosity_level", 0, "Accepted for compatibility.")
     logid = _attribute("logid", "", "Accepted for compatibility.")
+    use_per_session_threads = _attribute("use_per_session_threads", True, "Accepted for compatibility: always so.")
     enable_profiling = _unavailable(False, "no profile file is written; set the option hotset.trace=1 and read InferenceSession.trace()")
     profile_file_prefix = _attribute("profile_file_prefix", "", "Accepted for compatibility.")
     optimized_model_filepath = _unavailable("", "the model file is used as it is; no optimized model can be written")
 
     @property
     def log_severity_level(self):
-        """0 verbose, 1 info, 2 warning, 3 error, 4 off. Messages go to the logger "hotset"."""
+        """0 verbose, 1 info, 2 warning, 3 error, 4 off. Messages go to the logger "hotset" unless set_log says otherwise."""
         return self._values["log_severity_level"]
 
     @log_severity_level.setter
     def log_severity_level(self, level):
         level = lib.HOTSET_LOG_WARNING if level == -1 else int(level)
-        check(lib.hotset_options_set_log(self._handle, level, _log_callback, ffi.NULL))
+        self._apply_log(level, self._log_handle)
         self._values["log_severity_level"] = level
 
+    def set_log(self, callback):
+        """`callback(level, text)` gets the messages of sessions created with these options, from the thread that runs the call
+        in question; None: the logger "hotset". It must not call the session. What it raises goes to the logger."""
+        handle = ffi.NULL if callback is None else ffi.new_handle(callback)
+        self._apply_log(self.log_severity_level, handle)
+        self._log_target, self._log_handle = callback, handle
+
+    def _apply_log(self, level, handle):
+        check(lib.hotset_options_set_log(self._handle, level, _log_callback, handle))
+
+    def _warn(self, message):
+        """What the Python layer itself has to say goes where the library's messages go."""
+        if self.log_severity_level <= lib.HOTSET_LOG_WARNING:
+            _send(lib.HOTSET_LOG_WARNING, message, self._log_target)
+
+    def add_provider(self, name, options=None):
+        """As one more entry of InferenceSession's `providers`, which goes before what is added here."""
+        self._providers = [*(self._providers or ()), (name, dict(options or {}))]
+
+    def has_providers(self):
+        return bool(self._providers)
+
+    def set_load_cancellation_flag(self, value):
+        """True, from any thread: sessions that are being created with these options stop with Cancelled."""
+        self._load_is_cancelled = bool(value)
+
     def add_session_config_entry(self, key, value):
+        """Sets an option of the library (see option_table()) or a key of onnxruntime's; both are texts. A wrong value raises
+        InvalidArgument, as does an unknown key that begins with "hotset." or "session.moe.offload."."""
         check(lib.hotset_options_set(self._handle, text(key), text(value)))
         self._entries[key] = value
 
     def get_session_config_entry(self, key):
+        """The value in force, set or default; InvalidArgument for a key that has neither."""
         out = ffi.new("const char **")
         check(lib.hotset_options_get(self._handle, text(key), out))
         return string(out[0])
 
     def set_progress(self, callback):
         """`callback(stage, done, total)` is called while a model loads; returning False or raising stops the load."""
-        failure = []
+        failures = []
 
         def bridge(stage, done, total, user):
+            if self_is_cancelled():
+                return 1
             try:
-                return 1 if callback(string(stage), done, total) is False else 0
+                return 1 if callback is not None and callback(string(stage), done, total) is False else 0
             except BaseException as error:  # comes out of InferenceSession(...)
-                failure.append(error)
+                failures.append(error)
                 return 1
 
-        native = ffi.callback("hotset_progress_callback", bridge) if callback else ffi.NULL
+        weak = weakref.ref(self)
+
+        def self_is_cancelled():
+            options = weak()
+            return options is not None and options._load_is_cancelled
+
+        native = ffi.callback("hotset_progress_callback", bridge)
         check(lib.hotset_options_set_progress(self._handle, native, ffi.NULL))
-        self._progress, self._progress_native, self._progress_failure = callback, native, failure
+        self._progress, self._progress_native, self._failures = callback, native, failures
 
     def register_custom_ops_library(self, path):
         raise Unsupported("custom operator libraries are not supported")
@@ -187,6 +257,12 @@ class SessionOptions:
 
     def add_external_initializers(self, names, values):
         raise Unsupported("replacing initializers is not supported")
+
+    def add_external_initializers_from_files_in_memory(self, names, buffers, lengths):
+        raise Unsupported("external data in memory is not supported; set session.model_external_initializers_file_folder_path")
+
+    def set_provider_selection_policy(self, policy):
+        """Accepted for compatibility: name the providers, or leave the choice to the library."""
 
     def add_free_dimension_override_by_name(self, name, value):
         """Accepted for compatibility: shapes are laid out for whatever a run brings."""
@@ -237,6 +313,9 @@ class RunOptions:
     def logid(self, value):
         check(lib.hotset_run_options_set_tag(self._handle, text(value)))
         self._tag = value
+
+    def add_active_adapter(self, adapter):
+        raise Unsupported("LoRA adapters are not supported")
 
     def add_run_config_entry(self, key, value):
         """Remembered only: the library has no option of a single run yet."""

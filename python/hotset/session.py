@@ -2,14 +2,14 @@
 """InferenceSession with the call shapes of onnxruntime: a program changes one import."""
 
 import os
+import threading
 
 from ._errors import InvalidArgument, InvalidState, check
 from ._native import ffi, lib, own, string, take_json, text
 from .binding import IOBinding
-from .options import SessionOptions, logger
+from .devices import PROVIDERS, check_providers
+from .options import SessionOptions
 from .tensor import TENSOR_SIZE, Tensor, adopt, fill, type_name
-
-_PROVIDERS = ("CUDAExecutionProvider", "CPUExecutionProvider")
 
 
 class NodeArg:
@@ -42,43 +42,24 @@ class ModelMetadata:
         return f"ModelMetadata({self.__dict__})"
 
 
-def get_available_providers():
-    """The devices this build can use here, preferred first."""
-    count = ffi.new("int32_t *")
-    check(lib.hotset_device_count(count))
-    return list(_PROVIDERS if count[0] else _PROVIDERS[1:])
-
-
-def _check_providers(providers, provider_options):
-    """Pairs (name, options) in order of preference. Unavailable ones fall back to the CPU with a warning, as in onnxruntime."""
-    pairs = []
-    for entry in providers or ():
-        name, options = (entry, {}) if isinstance(entry, str) else entry
-        if name not in _PROVIDERS:
-            raise InvalidArgument(f"provider '{name}' is unknown; known: {', '.join(_PROVIDERS)}")
-        pairs.append([name, options])
-    if provider_options:
-        if len(provider_options) != len(pairs):
-            raise InvalidArgument(f"{len(provider_options)} provider_options for {len(pairs)} providers")
-        pairs = [[name, {**options, **more}] for (name, options), more in zip(pairs, provider_options, strict=True)]
-    available = get_available_providers()
-    for name, _ in pairs:
-        if name not in available:
-            logger.warning("%s is not available here (%s); the CPU serves", name, string(lib.hotset_device_note()))
-    return [(name, options) for name, options in pairs if name in available]
-
-
 class InferenceSession:
-    """A loaded model. Use `close()`, `with`, or let the last reference go. Several threads may call `run` at once."""
+    """A loaded model. Use `close()`, `with`, or let the last reference go. Several threads may call `run` at once.
+
+    Raises NotFound, InvalidModel, Unsupported (an operator or option), BudgetTooSmall, OutOfMemory, Cancelled (by the progress
+    callback), InvalidArgument; every text says what was seen, what was expected, and where."""
 
     def __init__(self, path_or_bytes, sess_options=None, providers=None, provider_options=None, **ignored):
+        """`path_or_bytes` is the path of an ONNX file, whose weights are mapped and must not be overwritten meanwhile, or the
+        bytes of one, which are copied. `providers` are names or pairs (name, options), preferred first; None is the CPU."""
         unknown = ignored.keys() - {"disabled_optimizers", "enable_fallback", "read_config_from_model"}
         if unknown:
             raise TypeError(f"unexpected arguments: {', '.join(sorted(unknown))}")
         options = SessionOptions() if sess_options is None else sess_options
         self._options = options
-        self._provider_options = dict(_check_providers(providers, provider_options))
-        failure = options._progress_failure
+        if providers is None:
+            providers = options._providers
+        self._provider_options = dict(check_providers(providers, provider_options, options, options._warn))
+        failure = options._failures
         failure.clear()
         out = ffi.new("hotset_session **")
         if isinstance(path_or_bytes, (bytes, bytearray, memoryview)):
@@ -89,7 +70,7 @@ class InferenceSession:
         if status and failure:
             raise failure[0]
         check(status)
-        self._handle = own(out[0], lib.hotset_session_free)
+        self._handle = own(out[0], lambda handle, free=lib.hotset_session_free, kept=options._log_handle: free(handle))
         self._inputs, self._input_dtypes = self._describe(lib.hotset_session_input_count, lib.hotset_session_input)
         self._outputs, _ = self._describe(lib.hotset_session_output_count, lib.hotset_session_output)
         self._names = {arg.name: ffi.new("char[]", text(arg.name)) for arg in self._inputs + self._outputs}
@@ -121,20 +102,25 @@ class InferenceSession:
         self.close()
 
     def get_inputs(self):
+        """NodeArgs of the inputs that a run needs."""
         return list(self._inputs)
 
     def get_outputs(self):
+        """NodeArgs of what a run can give."""
         return list(self._outputs)
 
     def get_overridable_initializers(self):
+        """None: initializers are constants."""
         return []
 
     def get_modelmeta(self):
+        """What the file says about itself."""
         return ModelMetadata(self._json(lib.hotset_session_metadata))
 
     def get_providers(self):
-        names = [name for name in self._provider_options if name != _PROVIDERS[1]]
-        return [*names, _PROVIDERS[1]]
+        """The providers in use, the CPU last."""
+        names = [name for name in self._provider_options if name != PROVIDERS[1]]
+        return [*names, PROVIDERS[1]]
 
     def get_provider_options(self):
         return {name: self._provider_options.get(name, {}) for name in self.get_providers()}
@@ -143,7 +129,11 @@ class InferenceSession:
         return self._options
 
     def run(self, output_names, input_feed, run_options=None):
-        """Arrays of the named outputs (None: all) for a dict of input arrays. Nothing is copied either way."""
+        """Arrays of the named outputs (None: all) for a dict of input arrays. Nothing is copied either way.
+
+        Inputs are numpy arrays (or OrtValues), contiguous in C order, of the element type and rank that get_inputs() tells;
+        anything else raises InvalidArgument with the conversion to write, as do missing and unknown names. Nodes that no
+        named output needs are not run. Raises Cancelled when `run_options` was terminated."""
         handle = self._open()
         n_in = len(input_feed)
         inputs, in_names, kept = ffi.new("hotset_tensor[]", n_in), ffi.new("const char *[]", n_in), []
@@ -172,10 +162,30 @@ class InferenceSession:
     def run_with_ort_values(self, output_names, input_dict_ort_values, run_options=None):
         return [Tensor(array) for array in self.run(output_names, input_dict_ort_values, run_options)]
 
+    def run_async(self, output_names, input_feed, callback, user_data=None, run_options=None):
+        """Runs in a thread of its own and calls callback(results, user_data, error text or "") from it."""
+        self._open()
+
+        def work():
+            try:
+                results, error = self.run(output_names, input_feed, run_options), ""
+            except Exception as failure:
+                results, error = [], str(failure)
+            callback(results, user_data, error)
+
+        threading.Thread(target=work, daemon=True).start()
+
+    def enable_fallback(self):
+        """Accepted for compatibility: a run never changes the provider."""
+
+    def disable_fallback(self):
+        """Accepted for compatibility: a run never changes the provider."""
+
     def io_binding(self):
         return IOBinding(self)
 
     def run_with_iobinding(self, iobinding, run_options=None):
+        """Runs with what is bound; errors as in `run`. A bound output buffer that is too small raises InvalidArgument with the size."""
         self._open()
         check(lib.hotset_binding_run(iobinding._handle, ffi.NULL if run_options is None else run_options._handle))
 
@@ -193,11 +203,12 @@ class InferenceSession:
         return self.plan()["memory"]
 
     def stats(self):
-        """Counters since creation."""
+        """Counters since creation: runs, failed_runs, nodes_executed, shape_inferences, memory_layouts, arena_bytes, experts."""
         return self._json(lib.hotset_session_stats)
 
     def expert_stats(self):
-        """Counters of every MoE layer since creation."""
+        """A dict for every MoE layer, in the order of the graph: node, op, experts, experts_per_token, routes (for each
+        expert the tokens sent to it in runs that succeeded, padding included) and routes_total."""
         return self.stats().get("experts", [])
 
     def trace(self):

@@ -152,7 +152,30 @@ class Tensor:
         require_cpu(device_type)
         return cls(np.empty(shape, numpy_dtype(dtype_code(element_type))))
 
+    @classmethod
+    def ortvalue_from_numpy_with_onnx_type(cls, data, onnx_element_type):
+        """`data` read as elements of an ONNX type of the same size, such as uint16 as bfloat16."""
+        dtype = numpy_dtype(onnx_element_type)
+        if dtype.itemsize != data.dtype.itemsize:
+            raise InvalidArgument(
+                f"{data.dtype} has {data.dtype.itemsize} bytes an element, {type_name(onnx_element_type)} {dtype.itemsize}"
+            )
+        return cls(data.view(dtype))
+
+    @classmethod
+    def from_dlpack(cls, data, is_bool_tensor=False):
+        """Shares the memory of any tensor in host memory that speaks DLPack."""
+        array = np.from_dlpack(data)
+        return cls(array.view(np.bool_) if is_bool_tensor else array)
+
+    def __dlpack__(self, **arguments):
+        return self._array.__dlpack__(**arguments)
+
+    def __dlpack_device__(self):
+        return self._array.__dlpack_device__()
+
     def numpy(self):
+        """The array itself, not a copy."""
         return self._array
 
     def __array__(self, dtype=None, copy=None):
