@@ -39,6 +39,7 @@ __version__ = _string(_lib.hotset_version())
 
 
 def get_version_string():
+    """The release, such as "0.1.0"."""
     return __version__
 
 

@@ -45,11 +45,13 @@ class IOBinding:
         self._outputs[name] = (tensor, kept)
 
     def bind_cpu_input(self, name, arr_on_cpu):
+        """Binds a contiguous array of the type that the input has; InvalidArgument otherwise. It is kept, and read by each run."""
         tensor = ffi.new("hotset_tensor *")
         kept = fill(tensor, arr_on_cpu, name, self._session._input_dtypes.get(name))
         self._set_input(name, tensor, kept)
 
     def bind_ortvalue_input(self, name, ortvalue):
+        """As bind_cpu_input. Bind the same OrtValue to present and past of a cache to update it in place."""
         self.bind_cpu_input(name, ortvalue)
 
     def bind_input(self, name, device_type, device_id, element_type, shape, buffer_ptr):
@@ -63,6 +65,7 @@ class IOBinding:
         self._set_output(name, ffi.NULL if buffer_ptr is None else _raw(element_type, shape, buffer_ptr), None)
 
     def bind_ortvalue_output(self, name, ortvalue):
+        """Results are written into the OrtValue, which must be large enough: else the run raises InvalidArgument."""
         array = ortvalue.numpy()
         if dtype_code(array.dtype) in PACKED:
             raise Unsupported(f"'{name}': 4-bit results cannot be written into a NumPy array, which holds one value a byte")
@@ -73,9 +76,11 @@ class IOBinding:
         self._set_output(name, tensor, array)
 
     def clear_binding_inputs(self):
+        """Forgets the bound inputs."""
         self._clear(self._inputs, self._outputs, lib.hotset_binding_set_output)
 
     def clear_binding_outputs(self):
+        """Forgets the bound outputs."""
         self._clear(self._outputs, self._inputs, lib.hotset_binding_set_input)
 
     def _clear(self, dropped, kept, bind):

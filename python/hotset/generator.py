@@ -100,6 +100,7 @@ class Generator:
         return self._tokenizer
 
     def close(self):
+        """Frees model and caches."""
         self._loop = None
         self.session.close()
 

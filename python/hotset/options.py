@@ -208,6 +208,7 @@ class SessionOptions:
         self._providers = [*(self._providers or ()), (name, dict(options or {}))]
 
     def has_providers(self):
+        """Whether add_provider was called."""
         return bool(self._providers)
 
     def set_load_cancellation_flag(self, value):
@@ -250,15 +251,19 @@ class SessionOptions:
         self._progress, self._progress_native, self._failures = callback, native, failures
 
     def register_custom_ops_library(self, path):
+        """Raises Unsupported."""
         raise Unsupported("custom operator libraries are not supported")
 
     def add_initializer(self, name, ort_value):
+        """Raises Unsupported."""
         raise Unsupported("replacing initializers is not supported")
 
     def add_external_initializers(self, names, values):
+        """Raises Unsupported."""
         raise Unsupported("replacing initializers is not supported")
 
     def add_external_initializers_from_files_in_memory(self, names, buffers, lengths):
+        """Raises Unsupported."""
         raise Unsupported("external data in memory is not supported; set session.model_external_initializers_file_folder_path")
 
     def set_provider_selection_policy(self, policy):
@@ -293,6 +298,7 @@ class RunOptions:
         check(lib.hotset_cancel(self._handle))
 
     def reset(self):
+        """Lets runs go on again after `cancel()`."""
         self._terminate = False
         check(lib.hotset_run_options_reset(self._handle))
 
@@ -315,6 +321,7 @@ class RunOptions:
         self._tag = value
 
     def add_active_adapter(self, adapter):
+        """Raises Unsupported."""
         raise Unsupported("LoRA adapters are not supported")
 
     def add_run_config_entry(self, key, value):
@@ -322,6 +329,7 @@ class RunOptions:
         self._entries[key] = value
 
     def get_run_config_entry(self, key):
+        """What add_run_config_entry remembered; InvalidArgument when there is none."""
         if key not in self._entries:
             raise InvalidArgument(f"run option '{key}' was never set")
         return self._entries[key]

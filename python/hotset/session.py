@@ -123,9 +123,11 @@ class InferenceSession:
         return [*names, PROVIDERS[1]]
 
     def get_provider_options(self):
+        """Options of the providers in use, by name."""
         return {name: self._provider_options.get(name, {}) for name in self.get_providers()}
 
     def get_session_options(self):
+        """The SessionOptions given, or the defaults."""
         return self._options
 
     def run(self, output_names, input_feed, run_options=None):
@@ -160,6 +162,7 @@ class InferenceSession:
         return pointer
 
     def run_with_ort_values(self, output_names, input_dict_ort_values, run_options=None):
+        """As `run`, with OrtValues."""
         return [Tensor(array) for array in self.run(output_names, input_dict_ort_values, run_options)]
 
     def run_async(self, output_names, input_feed, callback, user_data=None, run_options=None):
@@ -182,6 +185,7 @@ class InferenceSession:
         """Accepted for compatibility: a run never changes the provider."""
 
     def io_binding(self):
+        """An IOBinding of this session."""
         return IOBinding(self)
 
     def run_with_iobinding(self, iobinding, run_options=None):

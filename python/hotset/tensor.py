@@ -144,11 +144,13 @@ class Tensor:
 
     @classmethod
     def ortvalue_from_numpy(cls, numpy_obj, device_type="cpu", device_id=0):
+        """Shares the memory of a contiguous array of any tensor type; Unsupported for other devices than "cpu"."""
         require_cpu(device_type)
         return cls(numpy_obj)
 
     @classmethod
     def ortvalue_from_shape_and_type(cls, shape, element_type=np.float32, device_type="cpu", device_id=0):
+        """Uninitialised memory; `element_type` is a NumPy type or the number of an ONNX one."""
         require_cpu(device_type)
         return cls(np.empty(shape, numpy_dtype(dtype_code(element_type))))
 
@@ -182,33 +184,43 @@ class Tensor:
         return np.array(self._array, dtype=dtype, copy=copy)
 
     def shape(self):
+        """A list of ints."""
         return list(self._array.shape)
 
     def element_type(self):
+        """The number of the ONNX type."""
         return dtype_code(self._array.dtype)
 
     def data_type(self):
+        """As onnxruntime writes it: "tensor(float)"."""
         return type_name(self.element_type())
 
     def device_name(self):
+        """Always "cpu"."""
         return "cpu"
 
     def data_ptr(self):
+        """The address of the first element."""
         return self._array.ctypes.data
 
     def tensor_size_in_bytes(self):
+        """Size of the array; a 4-bit element counts as a byte here."""
         return self._array.nbytes
 
     def has_value(self):
+        """Always true."""
         return True
 
     def is_tensor(self):
+        """Always true."""
         return True
 
     def is_sparse_tensor(self):
+        """Always false."""
         return False
 
     def is_tensor_sequence(self):
+        """Always false."""
         return False
 
     def update_inplace(self, np_arr):

@@ -2,6 +2,7 @@
 """Batches of prompts of different lengths: every sequence is what it is alone."""
 
 import json
+import pathlib
 import shutil
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 import hotset
 from hotset.generator import model_folder
 
+GOLDEN = pathlib.Path(__file__).resolve().parents[1] / "golden"
 WINDOW = 128
 LENGTHS = [1, 2, 15, 16, 60, 127, 128, 129, 250, 384]
 
@@ -151,3 +153,15 @@ def test_graphs_that_read_the_padding(demo_generator, monkeypatch):
     with pytest.raises(NotImplementedError, match="different lengths"):
         demo_generator.generate_batch([[1], [1, 2]], 2)
     assert len(demo_generator.generate_batch([[1, 3], [1, 2]], 2)) == 2
+
+
+@pytest.mark.parametrize("name", sorted(path.parent.name for path in GOLDEN.glob("*/genai_config.json")))
+def test_models_of_exporters(name):
+    options = hotset.SessionOptions()
+    options.add_session_config_entry("hotset.cpu_activation", "float")
+    with hotset.Generator(GOLDEN / name, options, max_length=64) as generator:
+        rng = np.random.default_rng(1)
+        prompts = [rng.integers(1, generator.config.vocab_size, n).tolist() for n in (1, 3, 7, 16, 30)]
+        limits = [20, 3, 9, 30, 5]
+        expected = [list(generator.stream_ids(prompt, limit)) for prompt, limit in zip(prompts, limits, strict=True)]
+        assert batched(generator, prompts, limits) == expected
