@@ -5,6 +5,7 @@ import collections.abc
 import dataclasses
 import importlib.resources
 import json
+import numbers
 import os
 import pathlib
 import secrets
@@ -228,7 +229,7 @@ class Generator:
             return list(value)
 
         *others, seed = settings
-        seeds = [seed + i & 2**64 - 1 for i in range(n)] if isinstance(seed, int) and seed >= 0 else spread(seed, "seed")
+        seeds = [(int(seed) + i) % 2**64 for i in range(n)] if isinstance(seed, numbers.Integral) and seed >= 0 else spread(seed, "seed")
         names = ("temperature", "top_k", "top_p", "repetition_penalty", "do_sample")
         columns = [spread(value, name) for value, name in zip(others, names, strict=True)]
         samplers = [self._create_sampler(*row) for row in zip(*columns, seeds, strict=True)]
