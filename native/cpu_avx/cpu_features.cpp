@@ -55,38 +55,19 @@ bool request_amx() {
 }
 
 CpuFeatures detect(CpuLevel cap) {
-  CpuFeatures f;
-  auto bit = [](uint32_t word, int i) { return ((word >> i) & 1) != 0; };
+  X86Words words;
   uint32_t a, b, c, d;
-  if (!__get_cpuid(1, &a, &b, &c, &d)) return f;
-  const bool fma = bit(c, 12), f16c = bit(c, 29), osxsave = bit(c, 27), avx = bit(c, 28);
-  if (!osxsave || !avx || !__get_cpuid_count(7, 0, &a, &b, &c, &d)) return f;
-  const uint32_t leaf7_b = b, leaf7_c = c, leaf7_d = d, n_subleaves = a;
-  uint32_t leaf7_1a = 0;
-  if (n_subleaves >= 1 && __get_cpuid_count(7, 1, &a, &b, &c, &d)) leaf7_1a = a;
-  const uint64_t state = enabled_state();
-
-  constexpr uint64_t kYmm = 0x6, kZmm = 0xe6, kTiles = 0x60000;
-  if (cap < CpuLevel::kAvx2 || (state & kYmm) != kYmm || !bit(leaf7_b, 5) || !fma || !f16c) return f;
-  f.avx2 = true;
-  f.level = CpuLevel::kAvx2;
-
-  const bool avx512 = bit(leaf7_b, 16) && bit(leaf7_b, 17) && bit(leaf7_b, 28) && bit(leaf7_b, 30) && bit(leaf7_b, 31);
-  if (cap < CpuLevel::kAvx512 || (state & kZmm) != kZmm || !avx512) return f;
-  f.avx512 = true;
-  f.level = CpuLevel::kAvx512;
-
-  if (cap < CpuLevel::kAvx512Vnni || !bit(leaf7_c, 11)) return f;
-  f.avx512vnni = true;
-  f.avx512bf16 = bit(leaf7_1a, 5);
-  f.level = CpuLevel::kAvx512Vnni;
-
-  const bool amx_tile = bit(leaf7_d, 24), amx_int8 = bit(leaf7_d, 25), amx_bf16 = bit(leaf7_d, 22);
-  if (cap < CpuLevel::kAmx || (state & kTiles) != kTiles || !amx_tile || !amx_int8 || !request_amx()) return f;
-  f.amx_int8 = true;
-  f.amx_bf16 = amx_bf16;
-  f.level = CpuLevel::kAmx;
-  return f;
+  if (!__get_cpuid(1, &a, &b, &c, &d)) return {};
+  words.leaf1_c = c;
+  if (!__get_cpuid_count(7, 0, &a, &b, &c, &d)) return {};
+  words.leaf7_b = b;
+  words.leaf7_c = c;
+  words.leaf7_d = d;
+  const uint32_t n_subleaves = a;
+  if (n_subleaves >= 1 && __get_cpuid_count(7, 1, &a, &b, &c, &d)) words.leaf7_1a = a;
+  constexpr uint32_t kOsxsave = 1u << 27;
+  if (words.leaf1_c & kOsxsave) words.xcr0 = enabled_state();
+  return x86_features(words, cap, request_amx);
 }
 
 constexpr CpuLevel kHighest = CpuLevel::kAmx;
@@ -140,6 +121,35 @@ const Detected& detected() {
 }
 
 }  // namespace
+
+CpuFeatures x86_features(const X86Words& words, CpuLevel cap, bool (*request_tiles)()) {
+  CpuFeatures f;
+  const auto bit = [](uint32_t word, int i) { return ((word >> i) & 1) != 0; };
+  const auto saved = [&](uint64_t state) { return (words.xcr0 & state) == state; };
+  constexpr uint64_t kYmm = 0x6, kZmm = 0xe6, kTiles = 0x60000;
+  const bool fma = bit(words.leaf1_c, 12), f16c = bit(words.leaf1_c, 29), osxsave = bit(words.leaf1_c, 27), avx = bit(words.leaf1_c, 28);
+  if (cap < CpuLevel::kAvx2 || !osxsave || !avx || !saved(kYmm) || !bit(words.leaf7_b, 5) || !fma || !f16c) return f;
+  f.avx2 = true;
+  f.level = CpuLevel::kAvx2;
+
+  const uint32_t b7 = words.leaf7_b;
+  const bool avx512 = bit(b7, 16) && bit(b7, 17) && bit(b7, 28) && bit(b7, 30) && bit(b7, 31);
+  if (cap < CpuLevel::kAvx512 || !saved(kZmm) || !avx512) return f;
+  f.avx512 = true;
+  f.level = CpuLevel::kAvx512;
+
+  if (cap < CpuLevel::kAvx512Vnni || !bit(words.leaf7_c, 11)) return f;
+  f.avx512vnni = true;
+  f.avx512bf16 = bit(words.leaf7_1a, 5);
+  f.level = CpuLevel::kAvx512Vnni;
+
+  const uint32_t d7 = words.leaf7_d;
+  if (cap < CpuLevel::kAmx || !saved(kTiles) || !bit(d7, 24) || !bit(d7, 25) || !request_tiles()) return f;
+  f.amx_int8 = true;
+  f.amx_bf16 = bit(d7, 22);
+  f.level = CpuLevel::kAmx;
+  return f;
+}
 
 const CpuFeatures& cpu_features() { return detected().features; }
 
