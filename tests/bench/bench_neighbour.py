@@ -75,8 +75,8 @@ def main():
     folder = model_folder(arguments.model)
     results = measure([program(folder, arguments.threads) for program in (Hotset, Onnxruntime)], processors[-1], arguments.rounds)
     print(", ".join(f"{key} {value}" for key, value in about.items()))
-    n = arguments.threads
-    print(f"{n} threads on {len(processors)} processors, a neighbour on one: {(len(processors) - 0.5) / len(processors):.0%} could be kept\n")
+    n = len(processors)
+    print(f"{arguments.threads} threads on {n} processors, a neighbour on one: {(n - 0.5) / n:.0%} could be kept\n")
     print(f"{'':<14}{'alone us/token':<26}{'beside us/token':<26}{'cpu alone':<11}{'cpu beside':<12}kept")
     for name, kinds in results.items():
         alone, beside = (np.array(kinds[kind]) * 1e6 for kind in ("alone", "beside"))

@@ -95,7 +95,7 @@ class Decoder:
 def one_thread(demo):
     with hotset.InferenceSession(demo / "model.onnx", options(1)) as session:
         decoder = Decoder(session)
-        return {(seed, prompt): decoder.answers(seed, prompt) for seed, prompt in ((1, 1), (2, 3), (3, 40))}
+        return {(seed, prompt): decoder.answers(seed, prompt) for seed, prompt in ((1, 1), (3, 150), (2, 3), (4, 40))}
 
 
 @pytest.mark.parametrize("threads", [1, 2, 65, 129])
@@ -141,3 +141,13 @@ def test_refused_numbers_of_threads():
     for number in (-1, 5000):
         with pytest.raises(hotset.InvalidArgument, match="0..4096"):
             options(number)
+
+
+def test_two_sessions_in_one_process(demo, one_thread):
+    """Each has its threads and its memory."""
+    with hotset.InferenceSession(demo / "model.onnx", options(2)) as a, hotset.InferenceSession(demo / "model.onnx", options(3)) as b:
+        decoders = Decoder(a), Decoder(b)
+        for key in [*one_thread, *reversed(one_thread)]:
+            for decoder in decoders:
+                for got, want in zip(decoder.answers(*key), one_thread[key], strict=True):
+                    np.testing.assert_array_equal(got, want)
