@@ -2,7 +2,8 @@
  *
  * hotset: run Mixture-of-Experts ONNX models that are larger than the GPU. This header is the manual of the C interface.
  *
- * A complete program (error handling: every call below returns a hotset_status, 0 is success):
+ * A program for a model with one input (every call below returns a hotset_status, 0 is success). An exported decoder has more
+ * inputs; tests/hosts/ of the source has complete programs that generate tokens with it:
  *
  *     hotset_options *options;
  *     hotset_options_create(&options);
@@ -124,8 +125,11 @@ enum { HOTSET_MAX_RANK = 8 };
 /* A view of a dense tensor, in the meaning of DLPack: no ownership, data pointer, element type, shape, strides.
  * As input:  data holds shape[0] * ... * shape[rank-1] elements of dtype; `bytes` is the size of the buffer, at least that much.
  * As output: data == NULL and bytes == 0 asks the library to allocate: data, bytes and owner are set, free with hotset_tensor_free.
- *            data != NULL is a caller buffer of `bytes` bytes; it must hold the result or the call fails with
- *            HOTSET_ERROR_INVALID_ARGUMENT and the text names the size needed. dtype, rank and shape are always set.
+ *            A tensor whose owner is set (the result of an earlier run) counts as such: its old data are freed when the call
+ *            is over, so they may be an input of the same call.
+ *            data != NULL without owner is a caller buffer of `bytes` bytes; it must hold the result or the call fails with
+ *            HOTSET_ERROR_INVALID_ARGUMENT and the text names the size needed. dtype, rank and shape are set, after a failure
+ *            too if they were known by then.
  * An output buffer may be the very buffer of an input where the operator allows it (present K/V over past K/V);
  * other overlaps of outputs with inputs are errors. */
 typedef struct hotset_tensor {
@@ -297,7 +301,7 @@ HOTSET_API hotset_status hotset_run(hotset_session *session, hotset_run_options 
                                     hotset_tensor *outputs, size_t output_count);
 
 /* A prepared run: names are looked up once and buffers stay bound, so a decode loop only changes what changes.
- * The binding belongs to one thread at a time and must be freed before its session. Bound caller buffers must stay valid
+ * The binding belongs to one thread at a time (a second one gets HOTSET_ERROR_INVALID_STATE) and must be freed before its session. Bound caller buffers must stay valid
  * until they are re-bound or the binding is freed. */
 typedef struct hotset_binding hotset_binding;
 HOTSET_API hotset_status hotset_binding_create(hotset_binding **out, hotset_session *session);

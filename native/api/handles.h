@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the opaque handles of the C interface hold.
 #pragma once
+#include <atomic>
+
 #include "api/guard.h"
 #include "session/sampler.h"
 #include "session/session.h"
@@ -21,6 +23,7 @@ struct hotset_run_options {
 struct hotset_binding {
   hotset::Session* session = nullptr;
   std::unique_ptr<hotset::RunState> state;
+  std::atomic<bool> busy{false};  // one thread at a time: a second one gets an error instead of torn state
 };
 
 struct hotset_sampler {

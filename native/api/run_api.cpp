@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // C entries of runs, bindings and sampling.
+#include <cstdlib>
+
 #include "api/handles.h"
 
 using namespace hotset;
@@ -7,10 +9,12 @@ using namespace hotset::api;
 
 namespace {
 
-Status set_input(const Session& session, RunState& state, const char* name, const hotset_tensor& tensor) {
+// again: whether the input may be set already.
+Status set_input(const Session& session, RunState& state, const char* name, const hotset_tensor& tensor, bool again) {
   HOTSET_FAIL_IF(!name, invalid_argument, "an input name is NULL");
   const int i = session.input_index(name);
   HOTSET_FAIL_IF(i < 0, invalid_argument, "the model has no input '%s'", name);
+  HOTSET_FAIL_IF(state.has_input[i] && !again, invalid_argument, "input '%s' is given twice", name);
   Status status = read_tensor(tensor, name, &state.inputs[i]);
   if (!status.ok()) return std::move(status).at("input");
   state.has_input[i] = 1;
@@ -31,10 +35,33 @@ Status set_output(const Session& session, RunState& state, const char* name, con
   HOTSET_FAIL_IF(slot.requested && !keep, invalid_argument, "output '%s' is asked for twice", name);
   slot.requested = true;
   slot.keep = keep;
-  slot.data = tensor ? tensor->data : nullptr;
-  slot.bytes = tensor ? tensor->bytes : 0;
+  const bool is_ours = tensor && tensor->owner;  // allocated by an earlier run: it is replaced, not written
+  slot.data = tensor && !is_ours ? tensor->data : nullptr;
+  slot.bytes = tensor && !is_ours ? tensor->bytes : 0;
   return {};
 }
+
+// Holds the binding for one call.
+class InUse {
+ public:
+  explicit InUse(const hotset_binding* binding) : binding_(const_cast<hotset_binding*>(binding)) {
+    if (binding_ && binding_->busy.exchange(true, std::memory_order_acquire)) binding_ = nullptr;
+  }
+  ~InUse() {
+    if (binding_) binding_->busy.store(false, std::memory_order_release);
+  }
+  InUse(const InUse&) = delete;
+  InUse& operator=(const InUse&) = delete;
+  bool held() const { return binding_ != nullptr; }
+
+ private:
+  hotset_binding* binding_;
+};
+
+#define HOTSET_USE(binding)                                        \
+  HOTSET_FAIL_IF(!(binding), invalid_argument, "binding is NULL"); \
+  const InUse in_use(binding);                                     \
+  HOTSET_FAIL_IF(!in_use.held(), invalid_state, "the binding is in use by another thread")
 
 void describe(const Tensor& from, void* owner, hotset_tensor* out) {
   out->dtype = static_cast<int32_t>(from.dtype);
@@ -43,11 +70,26 @@ void describe(const Tensor& from, void* owner, hotset_tensor* out) {
   out->rank = from.shape.rank;
   for (int d = 0; d < HOTSET_MAX_RANK; ++d) out->shape[d] = d < from.shape.rank ? from.shape[d] : 0;
   for (int64_t& stride : out->strides) stride = 0;
-  if (!out->data) {
+  if (!out->data || out->owner) {
+    std::free(out->owner);  // of an earlier run; inputs of this one may have lain there until now
     out->bytes = from.bytes();
     out->data = from.data;
     out->owner = owner;
   }
+}
+
+// After a failure: type and shape where they are known, and nothing allocated.
+void describe_failed(const Tensor& from, hotset_tensor* out) {
+  if (out->owner) {
+    std::free(out->owner);
+    out->owner = nullptr;
+    out->data = nullptr;
+    out->bytes = 0;
+  }
+  if (from.dtype == DType::undefined) return;
+  out->dtype = static_cast<int32_t>(from.dtype);
+  out->rank = from.shape.rank;
+  for (int d = 0; d < HOTSET_MAX_RANK; ++d) out->shape[d] = d < from.shape.rank ? from.shape[d] : 0;
 }
 
 }  // namespace
@@ -98,7 +140,7 @@ hotset_status hotset_run(hotset_session* session, hotset_run_options* run_option
     Session& s = *session->session;
     HOTSET_ASSIGN(auto state, s.acquire());
     Status status = [&]() -> Status {
-      for (size_t i = 0; i < input_count; ++i) HOTSET_TRY(set_input(s, *state, input_names[i], inputs[i]));
+      for (size_t i = 0; i < input_count; ++i) HOTSET_TRY(set_input(s, *state, input_names[i], inputs[i], false));
       for (size_t o = 0; o < output_count; ++o) HOTSET_TRY(set_output(s, *state, output_names[o], &outputs[o], false));
       return s.run(*state, run_options ? &run_options->control : nullptr);
     }();
@@ -106,6 +148,11 @@ hotset_status hotset_run(hotset_session* session, hotset_run_options* run_option
       for (size_t o = 0; o < output_count; ++o) {
         const OutputSlot& slot = state->outputs[s.output_index(output_names[o])];
         describe(slot.result, slot.owned, &outputs[o]);
+      }
+    } else {
+      for (size_t o = 0; o < output_count; ++o) {
+        const int index = output_names[o] ? s.output_index(output_names[o]) : -1;
+        if (index >= 0 && outputs[o].struct_size >= sizeof(hotset_tensor)) describe_failed(state->outputs[index].result, &outputs[o]);
       }
     }
     s.release(std::move(state));
@@ -118,7 +165,7 @@ hotset_status hotset_binding_create(hotset_binding** out, hotset_session* sessio
     HOTSET_FAIL_IF(!out || !session, invalid_argument, "out or session is NULL");
     *out = nullptr;
     HOTSET_ASSIGN(auto state, session->session->acquire());
-    *out = new hotset_binding{session->session.get(), std::move(state)};
+    *out = new hotset_binding{session->session.get(), std::move(state), {}};
     return {};
   });
 }
@@ -127,21 +174,23 @@ void hotset_binding_free(hotset_binding* binding) { delete binding; }
 
 hotset_status hotset_binding_set_input(hotset_binding* binding, const char* name, const hotset_tensor* tensor) {
   return guard([&]() -> Status {
-    HOTSET_FAIL_IF(!binding || !tensor, invalid_argument, "binding or tensor is NULL");
-    return set_input(*binding->session, *binding->state, name, *tensor);
+    HOTSET_FAIL_IF(!tensor, invalid_argument, "tensor is NULL");
+    HOTSET_USE(binding);
+    return set_input(*binding->session, *binding->state, name, *tensor, true);
   });
 }
 
 hotset_status hotset_binding_set_output(hotset_binding* binding, const char* name, const hotset_tensor* tensor) {
   return guard([&]() -> Status {
-    HOTSET_FAIL_IF(!binding, invalid_argument, "binding is NULL");
+    HOTSET_USE(binding);
     return set_output(*binding->session, *binding->state, name, tensor, true);
   });
 }
 
 hotset_status hotset_binding_drop_output(hotset_binding* binding, const char* name) {
   return guard([&]() -> Status {
-    HOTSET_FAIL_IF(!binding || !name, invalid_argument, "binding or name is NULL");
+    HOTSET_FAIL_IF(!name, invalid_argument, "name is NULL");
+    HOTSET_USE(binding);
     const int o = binding->session->output_index(name);
     HOTSET_FAIL_IF(o < 0, invalid_argument, "the model has no output '%s'", name);
     binding->state->outputs[o].requested = false;
@@ -152,7 +201,7 @@ hotset_status hotset_binding_drop_output(hotset_binding* binding, const char* na
 
 hotset_status hotset_binding_clear(hotset_binding* binding) {
   return guard([&]() -> Status {
-    HOTSET_FAIL_IF(!binding, invalid_argument, "binding is NULL");
+    HOTSET_USE(binding);
     for (char& has : binding->state->has_input) has = 0;
     for (OutputSlot& slot : binding->state->outputs) {
       slot.requested = false;
@@ -164,14 +213,15 @@ hotset_status hotset_binding_clear(hotset_binding* binding) {
 
 hotset_status hotset_binding_run(hotset_binding* binding, hotset_run_options* run_options) {
   return guard([&]() -> Status {
-    HOTSET_FAIL_IF(!binding, invalid_argument, "binding is NULL");
+    HOTSET_USE(binding);
     return binding->session->run(*binding->state, run_options ? &run_options->control : nullptr);
   });
 }
 
 hotset_status hotset_binding_output(const hotset_binding* binding, const char* name, hotset_tensor* out) {
   return guard([&]() -> Status {
-    HOTSET_FAIL_IF(!binding || !name || !out, invalid_argument, "binding, name or out is NULL");
+    HOTSET_FAIL_IF(!name || !out, invalid_argument, "name or out is NULL");
+    HOTSET_USE(binding);
     HOTSET_FAIL_IF(out->struct_size < sizeof(hotset_tensor), invalid_argument, "struct_size is %u: set it to sizeof(hotset_tensor)",
                    out->struct_size);
     const int o = binding->session->output_index(name);

@@ -97,7 +97,7 @@ constexpr CpuLevel kHighest = CpuLevel::kScalar;
 
 #endif
 
-// A level of another architecture caps nothing.
+// A level of another architecture caps nothing and is reported as unknown.
 Detected detect_with_override() {
   Detected result;
   CpuLevel cap = kHighest;
@@ -105,9 +105,9 @@ Detected detect_with_override() {
     bool known = false;
     for (const LevelName& l : kLevels) {
       if (std::strcmp(wanted, l.name) != 0) continue;
-      known = true;
       const bool same_architecture = (l.level == CpuLevel::kNeon) == (kHighest == CpuLevel::kNeon);
-      if (l.level == CpuLevel::kScalar || same_architecture) cap = l.level;
+      known = l.level == CpuLevel::kScalar || same_architecture;
+      if (known) cap = l.level;
     }
     if (!known) result.unknown_override = wanted;
   }

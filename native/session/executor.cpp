@@ -214,6 +214,7 @@ Status Session::execute(RunState& state, const RunControl* control) {
   if (trace_) {
     const std::lock_guard lock(trace_mutex_);
     trace_events_ = std::move(events);
+    trace_tag_ = control ? control->tag : std::string();
   }
   return {};
 }

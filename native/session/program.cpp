@@ -84,7 +84,9 @@ Status Program::create_kernels(const Settings& settings) {
     const std::string domain = node.domain.empty() ? "ai.onnx" : node.domain;
     unknown.insert(domain + "::" + node.op_type + (known ? " (opset " + std::to_string(node.opset) + ")" : ""));
   }
-  if (!unknown.empty()) {
+  if (!settings.run_constants) {
+    missing_.assign(unknown.begin(), unknown.end());
+  } else if (!unknown.empty()) {
     std::string list;
     for (const std::string& name : unknown) list += (list.empty() ? "" : ", ") + name;
     return Status(Code::unsupported, "operators without a kernel: " + list);
@@ -95,8 +97,10 @@ Status Program::create_kernels(const Settings& settings) {
   };
   for (size_t n = 0; n < graph.nodes.size(); ++n) {
     const model::Node& node = graph.nodes[n];
+    const ops::OpEntry* const entry = ops::find_op(node.domain, node.op_type, node.opset, nullptr);
+    if (!entry) continue;  // planning
     const ops::OpContext context(graph, node, settings.config, warn);
-    auto kernel = ops::find_op(node.domain, node.op_type, node.opset, nullptr)->create(context);
+    auto kernel = entry->create(context);
     if (!kernel.ok()) {
       Status status = kernel.take_status();
       if (status.text().find(node.text()) == std::string::npos) status = std::move(status).at(node.text());

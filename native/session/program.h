@@ -63,6 +63,8 @@ class Program {
   bool needed(model::ValueId id) const { return needed_[id]; }
   // For each graph output, the graph input whose buffer may be bound to it as well, or -1.
   const std::vector<int>& in_place_inputs() const { return in_place_inputs_; }
+  // Operators without a kernel, each once; empty but when only planning.
+  const std::vector<std::string>& missing_operators() const { return missing_; }
   size_t n_nodes_in_file() const { return n_nodes_in_file_; }
   size_t folded_bytes() const { return folded_bytes_; }
 
@@ -85,6 +87,7 @@ class Program {
   ops::OpConfig config_;
   std::vector<Step> steps_;
   std::vector<Step> lazy_;
+  std::vector<std::string> missing_;
   size_t n_lazy_done_ = 0;
   std::vector<Tensor> constants_;
   std::vector<char> is_constant_, needed_;

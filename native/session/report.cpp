@@ -102,13 +102,32 @@ void write_memory(JsonText& j, const Session& session) {
   j.end();
 }
 
+void write_metadata(JsonText& j, const Session& session) {
+  const model::Metadata& m = session.program().model().metadata;
+  j.object()
+      .field("producer_name", m.producer_name)
+      .field("producer_version", m.producer_version)
+      .field("graph_name", session.graph().name);
+  j.field("domain", m.domain)
+      .field("description", m.doc_string)
+      .field("graph_description", m.graph_doc_string)
+      .field("version", m.model_version);
+  j.field("ir_version", m.ir_version).key("opsets").object();
+  for (const auto& [domain, version] : m.opsets) j.field(domain.empty() ? "ai.onnx" : domain, version);
+  j.end().key("custom_metadata_map").object();
+  for (const auto& [key, value] : m.properties) j.field(key, value);
+  j.end().end();
+}
+
 }  // namespace
 
 std::string plan_json(const Session& session) {
   const model::Graph& graph = session.graph();
   const Program& program = session.program();
   JsonText j;
-  j.object().key("inputs").array();
+  j.object().key("metadata");
+  write_metadata(j, session);
+  j.key("inputs").array();
   for (model::ValueId id : graph.inputs) write_value(j, graph, id);
   j.end().key("outputs").array();
   for (model::ValueId id : graph.outputs) write_value(j, graph, id);
@@ -119,6 +138,8 @@ std::string plan_json(const Session& session) {
   for (const Step& step : program.steps()) ++operators[operator_name(program.node(step))];
   j.field("nodes_in_file", program.n_nodes_in_file()).key("operators").object();
   for (const auto& [name, count] : operators) j.field(name, count);
+  j.end().key("missing_operators").array();
+  for (const std::string& name : program.missing_operators()) j.value(name);
   j.end().key("nodes").array();
   for (const Step& step : program.steps()) {
     const model::Node& node = program.node(step);
@@ -162,28 +183,16 @@ std::string stats_json(const Session& session) {
 }
 
 std::string metadata_json(const Session& session) {
-  const model::Metadata& m = session.program().model().metadata;
   JsonText j;
-  j.object()
-      .field("producer_name", m.producer_name)
-      .field("producer_version", m.producer_version)
-      .field("graph_name", session.graph().name);
-  j.field("domain", m.domain)
-      .field("description", m.doc_string)
-      .field("graph_description", m.graph_doc_string)
-      .field("version", m.model_version);
-  j.field("ir_version", m.ir_version).key("opsets").object();
-  for (const auto& [domain, version] : m.opsets) j.field(domain.empty() ? "ai.onnx" : domain, version);
-  j.end().key("custom_metadata_map").object();
-  for (const auto& [key, value] : m.properties) j.field(key, value);
-  j.end().end();
+  write_metadata(j, session);
   return j.take();
 }
 
 std::string trace_json(const Session& session) {
   JsonText j;
   j.array();
-  for (const NodeTrace& e : session.last_trace()) {
+  std::string tag;
+  for (const NodeTrace& e : session.last_trace(&tag)) {
     const model::Node& node = session.program().node(session.program().steps()[e.step]);
     j.object()
         .field("name", node.name.empty() ? node.op_type : node.name)
@@ -191,7 +200,9 @@ std::string trace_json(const Session& session) {
         .field("ph", "X")
         .field("pid", 0)
         .field("tid", 0);
-    j.field("ts", static_cast<double>(e.start_ns) * 1e-3).field("dur", static_cast<double>(e.end_ns - e.start_ns) * 1e-3).end();
+    j.field("ts", static_cast<double>(e.start_ns) * 1e-3).field("dur", static_cast<double>(e.end_ns - e.start_ns) * 1e-3);
+    if (!tag.empty()) j.key("args").object().field("tag", tag).end();
+    j.end();
   }
   j.end();
   return j.take();

@@ -4,6 +4,8 @@
 
 #include <cstdlib>
 
+#include "cpu_avx/cpu_features.h"
+
 namespace hotset {
 namespace {
 
@@ -55,13 +57,21 @@ Status report(const Callbacks& callbacks, const char* stage, uint64_t done, uint
 }
 }  // namespace
 
+namespace {
+// Failures of the graph name the file, as those of the reader do.
+Result<std::unique_ptr<Session>> in_file(const std::string& path, Result<std::unique_ptr<Session>> result) {
+  if (result.ok()) return result;
+  return Result<std::unique_ptr<Session>>(result.take_status().at("'" + path + "'"));
+}
+}  // namespace
+
 Result<std::unique_ptr<Session>> Session::create(const std::string& path, const Options& options, const Callbacks& callbacks) {
   HOTSET_TRY(report(callbacks, "read", 0, 1));
   model::ReadOptions read;
   read.has_kernel = ops::has_kernel;
   HOTSET_ASSIGN(auto model, model::read_model(path, read));
   HOTSET_TRY(report(callbacks, "read", 1, 1));
-  return finish(std::move(model), options, callbacks, false);
+  return in_file(path, finish(std::move(model), options, callbacks, false));
 }
 
 Result<std::unique_ptr<Session>> Session::create_from_memory(const void* bytes, size_t n_bytes, const Options& options,
@@ -79,7 +89,7 @@ Result<std::unique_ptr<Session>> Session::create_for_planning(const std::string&
   model::ReadOptions read;
   read.has_kernel = ops::has_kernel;
   HOTSET_ASSIGN(auto model, model::read_model(path, read));
-  return finish(std::move(model), options, {}, true);
+  return in_file(path, finish(std::move(model), options, {}, true));
 }
 
 Result<std::unique_ptr<Session>> Session::finish(std::unique_ptr<model::Model> model, const Options& options, const Callbacks& callbacks,
@@ -90,7 +100,12 @@ Result<std::unique_ptr<Session>> Session::finish(std::unique_ptr<model::Model> m
   s->trace_ = options.get_bool("hotset.trace");
   s->process_ = process_id();
   for (const std::string& key : options.unknown_keys()) s->log(kLogInfo, "option '" + key + "' is not used");
+  if (const char* wrong = cpu::cpu_unknown_override())
+    s->log(kLogWarning, std::string("HOTSET_CPU='") + wrong + "' is not a level of this processor and is ignored");
   const int64_t threads = options.get_int("intra_op_num_threads");
+  if (!planning && threads > available_threads())
+    s->log(kLogWarning, format_text("intra_op_num_threads is %lld, but only %d processors may be used: more threads make runs slower",
+                                    static_cast<long long>(threads), available_threads()));
   s->pool_ = std::make_unique<ThreadPool>(planning ? 1 : threads ? static_cast<int>(threads) : available_threads());
   Program::Settings settings;
   const std::string& activation = options.get("hotset.cpu_activation");
@@ -150,8 +165,9 @@ void Session::release(std::unique_ptr<RunState> state) {
   states_.push_back(std::move(state));
 }
 
-std::vector<NodeTrace> Session::last_trace() const {
+std::vector<NodeTrace> Session::last_trace(std::string* tag) const {
   const std::lock_guard lock(trace_mutex_);
+  *tag = trace_tag_;
   return trace_events_;
 }
 

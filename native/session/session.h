@@ -120,7 +120,7 @@ class Session {
   uint64_t routes(size_t layer, int64_t e) const {
     return routes_[first_route_[layer] + static_cast<size_t>(e)].load(std::memory_order_relaxed);
   }
-  std::vector<NodeTrace> last_trace() const;
+  std::vector<NodeTrace> last_trace(std::string* tag) const;
   int n_threads() const { return pool_->size(); }
 
  private:
@@ -152,6 +152,7 @@ class Session {
   int64_t process_ = 0;
   mutable std::mutex trace_mutex_;
   std::vector<NodeTrace> trace_events_;
+  std::string trace_tag_;
 };
 
 }  // namespace hotset

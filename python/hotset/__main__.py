@@ -37,10 +37,15 @@ def build_parser():
     generate.add_argument("-n", "--max-new-tokens", type=int, default=128, metavar="N", help="default: %(default)s")
     generate.add_argument("--max-length", type=int, metavar="N", help="bound of prompt and answer together; sizes the caches")
     generate.add_argument("--temperature", type=float, metavar="T", help="sample with this temperature; 0 is greedy")
-    generate.add_argument("--top-k", type=int, metavar="K", help="sample from the K likeliest tokens")
+    generate.add_argument("--top-k", type=int, metavar="K", help="sample from the K likeliest tokens; 0 or less: all")
     generate.add_argument("--top-p", type=float, metavar="P", help="sample from the likeliest tokens that reach probability P")
     generate.add_argument("--repetition-penalty", type=float, metavar="R", help="above 1 avoids tokens seen before")
-    generate.add_argument("--seed", type=int, metavar="S", help="the same seed gives the same text")
+    generate.add_argument(
+        "--seed",
+        type=int,
+        metavar="S",
+        help="the same seed gives the same text; without --temperature, --top-k or --top-p the answer is greedy and needs none",
+    )
     generate.add_argument("--stop", action="append", default=[], metavar="TEXT", help="end before this text; may be repeated")
     generate.add_argument("--chat", action="store_true", help="put the prompt through the folder's chat template (needs jinja2)")
     generate.add_argument("--stats", action="store_true", help="print how often each expert was chosen to stderr")
@@ -149,9 +154,13 @@ def run_generate(arguments):
     import hotset
     from hotset._report import print_expert_stats
 
+    if sys.stdout is None:
+        raise hotset.InvalidArgument("standard output is closed")
     sys.stdout.reconfigure(errors="replace")  # a terminal that lacks a character shows something else
     prompt = arguments.prompt
     if prompt is None:
+        if sys.stdin is None:
+            raise hotset.InvalidArgument("there is no prompt: give -p TEXT, standard input is closed")
         if sys.stdin.isatty():
             print("hotset: reading the prompt from the terminal, end with Ctrl-D", file=sys.stderr)
         sys.stdin.reconfigure(encoding="utf-8", errors="replace")
@@ -194,7 +203,8 @@ def run_generate(arguments):
 def describe(stats):
     text = f"{stats.prompt_tokens} prompt tokens, first token after {stats.first_token_s * 1e3:.1f} ms; {stats.new_tokens} tokens"
     rate = stats.tokens_per_second
-    return f"{text}, {rate:.1f} tokens/s" if rate else text
+    text += f", {rate:.1f} tokens/s" if rate else ""
+    return text + {"stop": "; ended by the model", "length": "; ended by the length limit"}.get(stats.finish_reason, "")
 
 
 def run_info(arguments):
@@ -210,14 +220,9 @@ def run_info(arguments):
             path = read_genai_config(path).model_path if (path / "genai_config.json").is_file() else path / "model.onnx"
     options = session_options(arguments)
     plan = hotset.plan(path, options)
-    with hotset.InferenceSession(path, options) as session:
-        report = {
-            "model": os.fspath(path),
-            "metadata": vars(session.get_modelmeta()),
-            **plan,
-            "inputs": [vars(arg) for arg in session.get_inputs()],
-            "outputs": [vars(arg) for arg in session.get_outputs()],
-        }
+    for arg in plan["inputs"] + plan["outputs"]:
+        arg["type"] = f"tensor({arg['type']})"
+    report = {"model": os.fspath(path), "metadata": plan.pop("metadata"), **plan}
     if arguments.json:
         print(json.dumps(report, indent=2))
     else:
@@ -305,7 +310,7 @@ def main(argv=None):
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or the interpreter's last flush complains
         return EXIT_BROKEN_PIPE
-    except ImportError as error:
+    except (ImportError, OSError) as error:
         print(f"hotset: {error}", file=sys.stderr)
         return EXIT_ERROR
 

@@ -9,11 +9,14 @@ def print_info(report):
     print(f"opsets    {', '.join(f'{domain} {version}' for domain, version in metadata['opsets'].items())}")
     for title in ("inputs", "outputs"):
         rows = [
-            (arg["name"], arg["type"], "[" + ", ".join("?" if n is None else str(n) for n in arg["shape"]) + "]") for arg in report[title]
+            (arg["name"], arg["type"], "[" + ", ".join("?" if n is None else str(n) for n in arg["shape"] or ()) + "]")
+            for arg in report[title]
         ]
         print_table(title, rows)
     operators = sorted(report["operators"].items(), key=lambda item: (-item[1], item[0]))
     print_table("operators", [(str(count), name) for name, count in operators], right=(0,))
+    if report["missing_operators"]:
+        print_table("operators without a kernel", [(name,) for name in report["missing_operators"]])
     if report["experts"]:
         rows = [("node", "operator", "experts", "per token", "size", "size of one")]
         for row in report["experts"]:

@@ -41,8 +41,8 @@ def read_genai_config(folder):
     folder = pathlib.Path(folder)
     path = folder / "genai_config.json"
     try:
-        document = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
+        document = json.loads(path.read_text(encoding="utf-8-sig"))
+    except (FileNotFoundError, NotADirectoryError):
         raise NotFound(f"'{folder}' is not a model folder: it has no genai_config.json") from None
     except (ValueError, UnicodeDecodeError) as error:
         raise InvalidModel(f"'{path}' is not JSON: {error}") from None

@@ -2,16 +2,20 @@
 """Generator: text from a model folder as the GenAI model builder writes it (genai_config.json, tokenizer.json)."""
 
 import collections.abc
+import contextlib
 import dataclasses
 import importlib.resources
 import json
+import logging
 import numbers
+import operator
 import os
 import pathlib
 import secrets
+import threading
 import time
 
-from ._errors import InvalidArgument, InvalidState, NotFound, Unsupported, check
+from ._errors import InvalidArgument, InvalidModel, InvalidState, NotFound, Unsupported, check
 from ._native import ffi, lib, own
 from .batch_decoding import BatchDecodeLoop
 from .decoding import DecodeLoop
@@ -38,12 +42,39 @@ class GenerationStats:
 
 
 def model_folder(name):
-    """`name` as a folder; "demo" is the model that comes with the package unless a folder of that name exists here."""
+    """`name` as a folder: itself, the folder of a model file, or for "demo" the model that comes with the package unless a
+    model folder of that name exists here."""
     folder = pathlib.Path(name)
-    if os.fspath(name) == "demo" and not folder.is_dir():
+    if os.fspath(name) == "demo" and not (folder / "genai_config.json").is_file():
         config = importlib.resources.files(__package__) / "models" / "demo" / "genai_config.json"
         return pathlib.Path(str(config)).parent
-    return folder
+    return folder.parent if folder.is_file() else folder
+
+
+def _whole(value, name):
+    """An int; bool, float and text are none."""
+    if isinstance(value, bool):
+        raise InvalidArgument(f"{name} is {value!r}, expected a whole number")
+    try:
+        return operator.index(value)
+    except TypeError:
+        raise InvalidArgument(f"{name} is {value!r}, expected a whole number") from None
+
+
+def _limit(value):
+    if value is None:
+        return None
+    value = _whole(value, "max_new_tokens")
+    if value < 1:
+        raise InvalidArgument(f"max_new_tokens is {value}, expected at least 1")
+    return value
+
+
+def _stop_texts(stop):
+    stops = [stop] if isinstance(stop, str) else list(stop)
+    if not all(isinstance(text, str) and text for text in stops):
+        raise InvalidArgument("a stop text is empty or no text")
+    return stops
 
 
 def _load_tokenizer(folder):
@@ -54,7 +85,10 @@ def _load_tokenizer(folder):
         raise Unsupported("text needs the package tokenizers: pip install 'hotset[cli]'") from None
     if not path.is_file():
         raise NotFound(f"'{path}' is missing")
-    return tokenizers.Tokenizer.from_file(str(path))
+    try:
+        return tokenizers.Tokenizer.from_file(str(path))
+    except Exception as error:  # the package raises no other type
+        raise InvalidModel(f"'{path}' is no tokenizer: {error}") from None
 
 
 class Generator:
@@ -81,7 +115,7 @@ class Generator:
         self.folder = model_folder(folder)
         self.config = read_genai_config(self.folder)
         context_length = self.config.context_length
-        self.max_length = self.config.max_length if max_length is None else max_length
+        self.max_length = self.config.max_length if max_length is None else _whole(max_length, "max_length")
         if not 1 <= self.max_length <= context_length:
             raise InvalidArgument(f"max_length is {self.max_length}, allowed: 1..{context_length} (context_length of the model)")
         options = (sess_options or SessionOptions())._with_defaults(self.config.session_entries)
@@ -92,6 +126,10 @@ class Generator:
         self._tokenizer = None
         self._loop = None
         self._turn = 0  # of the sequence that owns the caches
+        self._lock = threading.Lock()  # held while a sequence takes a step
+        beams = self.config.search.get("num_beams", 1)
+        if isinstance(beams, int) and beams > 1:
+            logging.getLogger("hotset").warning("genai_config.json asks for %d beams; one sequence is generated", beams)
 
     @property
     def tokenizer(self):
@@ -118,8 +156,8 @@ class Generator:
                 ids = self.tokenizer.encode(prompt).ids
             except (TypeError, UnicodeEncodeError):
                 raise InvalidArgument("the prompt holds a lone surrogate, which is no text") from None
-        elif isinstance(prompt, collections.abc.Iterable):
-            ids = [int(token) for token in prompt]
+        elif isinstance(prompt, collections.abc.Iterable) and not isinstance(prompt, (bytes, bytearray, memoryview)):
+            ids = [_whole(token, "a token") for token in prompt]
         else:
             raise InvalidArgument(f"a prompt is a str or a sequence of token ids, not {type(prompt).__name__}")
         if not ids and self.config.bos_token_id is not None:
@@ -175,8 +213,7 @@ class Generator:
         """Yields token ids as they are chosen, without the stop token. Settings left out come from genai_config.json;
         a temperature, top_k or top_p given here turns sampling on unless do_sample says otherwise."""
         ids = self.encode(prompt)
-        if max_new_tokens is not None and max_new_tokens < 1:
-            raise InvalidArgument(f"max_new_tokens is {max_new_tokens}, expected at least 1")
+        max_new_tokens = _limit(max_new_tokens)
         sampler = self._create_sampler(temperature, top_k, top_p, repetition_penalty, do_sample, seed)
         room = self.max_length - len(ids)
         limit = room if max_new_tokens is None else min(room, max_new_tokens)
@@ -186,7 +223,7 @@ class Generator:
 
     def stream(self, prompt, max_new_tokens=None, *, stop=(), **settings):
         """Yields pieces of text; characters and stop strings are never split over two pieces. Settings as in stream_ids."""
-        stops = StopStrings([stop] if isinstance(stop, str) else stop)
+        stops = StopStrings(_stop_texts(stop))
         ids = self.encode(prompt)
         return self._pieces(ids, self.stream_ids(ids, max_new_tokens, **settings), stops, self.stats)
 
@@ -208,7 +245,8 @@ class Generator:
         stop_token_ids=(),
     ):
         """Yields pairs (number of the prompt, token id). Each step of the graph serves all prompts, whatever their lengths;
-        a sequence that ends leaves the batch. The tokens of a prompt are those it gives alone.
+        a sequence that ends leaves the batch. A prompt gives what it gives alone, up to rounding: kernels for one and for
+        many rows add in different orders, and a near tie between two tokens may then fall the other way.
 
         `max_new_tokens` and the sampling settings are one value for all prompts or a list with one for each. An int as
         `seed` gives prompt i the seed + i, so that equal prompts continue differently."""
@@ -235,8 +273,7 @@ class Generator:
         samplers = [self._create_sampler(*row) for row in zip(*columns, seeds, strict=True)]
         limits = []
         for prompt, limit in zip(ids, spread(max_new_tokens, "max_new_tokens"), strict=True):
-            if limit is not None and limit < 1:
-                raise InvalidArgument(f"max_new_tokens is {limit}, expected at least 1")
+            limit = _limit(limit)
             room = self.max_length - len(prompt)
             limits.append(room if limit is None else min(room, limit))
         self.batch_stats = [GenerationStats(prompt_tokens=len(prompt)) for prompt in ids]
@@ -260,7 +297,7 @@ class Generator:
     ):
         """Yields pairs (number of the prompt, piece of its text). Settings as in stream_batch_ids, `stop` for all prompts."""
         ended = set()
-        stops = [stop] if isinstance(stop, str) else list(stop)
+        stops = _stop_texts(stop)
         settings = (temperature, top_k, top_p, repetition_penalty, do_sample, seed)
         ids, tokens = self._stream_batch(prompts, max_new_tokens, settings, stop_token_ids, ended)
         texts = [(create_detokenizer(self.tokenizer, prompt), StopStrings(stops)) for prompt in ids]
@@ -287,6 +324,8 @@ class Generator:
         def value(given, name, default):
             return search.get(name, default) if given is None else given
 
+        if seed is not None and not 0 <= _whole(seed, "seed") < 2**64:
+            raise InvalidArgument(f"seed is {seed}, allowed: 0..2**64-1")
         config = ffi.new("hotset_sampler_config *")
         config.struct_size = ffi.sizeof("hotset_sampler_config")
         try:
@@ -304,13 +343,13 @@ class Generator:
 
     def _generate(self, ids, limit, sampler, stop_ids, stats, turn):
         begin = time.perf_counter()
-        self._claim(turn)
-        self.run_options.reset()
-        if self._loop is None:
-            self._loop = DecodeLoop(self.session, self.config, self.max_length, self.run_options)
-        loop, next_token, chosen, clock = self._loop, lib.hotset_sampler_next, ffi.new("int64_t *"), time.perf_counter
         check(lib.hotset_sampler_accept(sampler, ids, len(ids)))
-        loop.start(ids)
+        with self._step(turn):
+            self.run_options.reset()
+            if self._loop is None:
+                self._loop = DecodeLoop(self.session, self.config, self.max_length, self.run_options)
+            loop, next_token, chosen, clock = self._loop, lib.hotset_sampler_next, ffi.new("int64_t *"), time.perf_counter
+            loop.start(ids)
         n_new, first = 0, None
         while True:
             check(next_token(sampler, loop.logits, chosen))
@@ -328,22 +367,21 @@ class Generator:
                 yield token
                 return
             yield token
-            if turn != self._turn:
-                self._claim(turn)
-            loop.step(token)
+            with self._step(turn):
+                loop.step(token)
 
     def _generate_batch(self, ids, limits, samplers, stop_ids, stats, turn, ended):
         """`ended`: prompts whose sequences the caller wants to end, looked at after each token."""
         begin = time.perf_counter()
-        self._claim(turn)
-        self.run_options.reset()
         if not ids:
             return
         for prompt, sampler in zip(ids, samplers, strict=True):
             check(lib.hotset_sampler_accept(sampler, prompt, len(prompt)))
         longest = max(len(prompt) + limit for prompt, limit in zip(ids, limits, strict=True))
-        loop = BatchDecodeLoop(self.session, self.config, longest, self.run_options, len(ids))
-        loop.start(ids)
+        with self._step(turn):
+            self.run_options.reset()
+            loop = BatchDecodeLoop(self.session, self.config, longest, self.run_options, len(ids))
+            loop.start(ids)
         next_token, chosen, clock = lib.hotset_sampler_next, ffi.new("int64_t *"), time.perf_counter
         sequences = list(range(len(ids)))  # numbers of the prompts that the rows of the batch continue
         while True:
@@ -363,17 +401,17 @@ class Generator:
                 if is_last:
                     of.finish_reason = "length"
                 yield index, token
-                if turn != self._turn:
-                    self._claim(turn)
+                self._check_turn(turn)
                 if not is_last and index not in ended:
                     rows.append(row)
                     tokens.append(token)
             if not rows:
                 return
-            if len(rows) < len(sequences):
-                loop.keep(rows)
-                sequences = [sequences[row] for row in rows]
-            loop.step(tokens)
+            with self._step(turn):
+                if len(rows) < len(sequences):
+                    loop.keep(rows)
+                    sequences = [sequences[row] for row in rows]
+                loop.step(tokens)
 
     def _batch_pieces(self, tokens, texts, ended, stats):
         def push(index, piece):
@@ -396,7 +434,18 @@ class Generator:
             if text:
                 yield index, text
 
-    def _claim(self, turn):
+    @contextlib.contextmanager
+    def _step(self, turn):
+        """The caches belong to the sequence that was started last, and to one thread while it takes a step."""
+        if not self._lock.acquire(blocking=False):
+            raise InvalidState("this Generator is generating in another thread; give each thread a Generator of its own")
+        try:
+            self._check_turn(turn)
+            yield
+        finally:
+            self._lock.release()
+
+    def _check_turn(self, turn):
         if turn != self._turn:
             raise InvalidState("another generation was started with this Generator; one at a time; for several prompts see stream_batch")
 

@@ -270,10 +270,12 @@ class SessionOptions:
         """Accepted for compatibility: name the providers, or leave the choice to the library."""
 
     def add_free_dimension_override_by_name(self, name, value):
-        """Accepted for compatibility: shapes are laid out for whatever a run brings."""
+        """Unsupported: shapes are laid out for whatever a run brings, so there is nothing to gain."""
+        raise Unsupported(f"dimension '{name}' cannot be fixed: every run may bring other sizes, at no cost")
 
     def add_free_dimension_override_by_denotation(self, name, value):
-        """Accepted for compatibility: shapes are laid out for whatever a run brings."""
+        """Unsupported, as by name."""
+        self.add_free_dimension_override_by_name(name, value)
 
 
 class RunOptions:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """InferenceSession with the call shapes of onnxruntime: a program changes one import."""
 
+import collections.abc
 import os
 import threading
 
@@ -137,6 +138,8 @@ class InferenceSession:
         anything else raises InvalidArgument with the conversion to write, as do missing and unknown names. Nodes that no
         named output needs are not run. Raises Cancelled when `run_options` was terminated."""
         handle = self._open()
+        if not isinstance(input_feed, collections.abc.Mapping):
+            raise InvalidArgument(f"input_feed is a dict of arrays by input name, not {type(input_feed).__name__}")
         n_in = len(input_feed)
         inputs, in_names, kept = ffi.new("hotset_tensor[]", n_in), ffi.new("const char *[]", n_in), []
         for index, (name, value) in enumerate(input_feed.items()):

@@ -6,9 +6,12 @@ usage: generate_python.py MODEL.onnx HEAD_SIZE WINDOW N_TOKENS ID...    prints N
 
 import sys
 
+import ml_dtypes
 import numpy as np
 
 import hotset as ort  # the one line that differs
+
+DTYPES = {"tensor(float)": np.float32, "tensor(float16)": np.float16, "tensor(bfloat16)": ml_dtypes.bfloat16}
 
 
 def main(path, head_size, window, n_new, *ids):
@@ -22,7 +25,7 @@ def main(path, head_size, window, n_new, *ids):
     for arg in session.get_inputs():
         if arg.name.startswith("past_key_values."):  # growing caches begin empty, windowed ones have their size from the start
             length = window if "sliding" in str(arg.shape[2]) else 0
-            feed[arg.name] = np.zeros((1, arg.shape[1], length, head_size), np.float32)
+            feed[arg.name] = np.zeros((1, arg.shape[1], length, head_size), DTYPES[arg.type])
 
     new = ids
     for _ in range(n_new):

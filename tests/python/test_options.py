@@ -41,7 +41,6 @@ def test_attributes_of_onnxruntime_programs(add_path):
     options.enable_mem_pattern = False
     options.enable_cpu_mem_arena = False
     options.log_severity_level = 3
-    options.add_free_dimension_override_by_name("n", 1)
     assert options.graph_optimization_level == 99 and options.enable_mem_pattern is False
     hotset.InferenceSession(add_path, sess_options=options)
     options.enable_profiling = False
