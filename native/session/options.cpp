@@ -6,6 +6,8 @@
 #include <charconv>
 #include <limits>
 
+#include "model/graph.h"
+
 namespace hotset {
 namespace {
 
@@ -80,8 +82,7 @@ bool is_choice(std::string_view allowed, std::string_view value) {
 }
 
 Status invalid(const OptionInfo& o, std::string_view value) {
-  return fail(Code::invalid_argument, "option '%s': value '%.*s' is not one of %s", o.key, static_cast<int>(value.size()), value.data(),
-              o.allowed);
+  return fail(Code::invalid_argument, "option '%s': value %s is not one of %s", o.key, model::quote(value).c_str(), o.allowed);
 }
 
 }  // namespace
@@ -112,8 +113,7 @@ Status Options::set(std::string_view key, std::string_view value) {
       const auto nearest = std::min_element(std::begin(kTable), std::end(kTable), [&](const OptionInfo& a, const OptionInfo& b) {
         return distance(key, a.key) < distance(key, b.key);
       });
-      return fail(Code::invalid_argument, "unknown option '%.*s'; the nearest known one is '%s'", static_cast<int>(key.size()), key.data(),
-                  nearest->key);
+      return fail(Code::invalid_argument, "unknown option %s; the nearest known one is '%s'", model::quote(key).c_str(), nearest->key);
     }
     values_[std::string(key)] = value;
     return {};
@@ -137,8 +137,8 @@ Status Options::set(std::string_view key, std::string_view value) {
   }
   if (key == "hotset.device" && value != "cpu") {
     if (!value.starts_with("cuda")) return invalid(*o, value);
-    return fail(Code::unsupported, "option 'hotset.device': '%.*s' needs a build with CUDA operators; this build computes on the CPU",
-                static_cast<int>(value.size()), value.data());
+    return fail(Code::unsupported, "option 'hotset.device': %s needs a build with CUDA operators; this build computes on the CPU",
+                model::quote(value).c_str());
   }
   values_[std::string(key)] = value;
   return {};

@@ -1,22 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Feeds bytes to the model reader: whatever they are, it returns a model or one line of text.
 //
-// With clang: -fsanitize=fuzzer -DHOTSET_LIBFUZZER. Without, a program of its own:
-//   fuzz_model                        a built-in seed, a few thousand mutations (the plain test)
-//   fuzz_model FILE...                replays files as they are
-//   fuzz_model --mutate SECONDS [--seed N] FILE...
-#include <chrono>
-#include <cstdio>
-#include <cstdlib>
-#include <cstring>
-#include <fstream>
-#include <iterator>
-#include <random>
-#include <string>
-#include <vector>
-
+// Built and called as replay.h says.
 #include "../model/proto.h"
 #include "model/graph.h"
+#include "replay.h"
 
 using namespace hotset::model;
 
@@ -63,68 +51,15 @@ uint64_t check_graph(const Graph& graph, int depth) {
 
 bool has_kernel(std::string_view, std::string_view op_type) { return op_type.size() % 2 == 0; }
 
-std::string external_folder;  // of the file that is being replayed
-
 uint64_t run_one(const uint8_t* data, size_t n) {
   ReadOptions options;
   options.has_kernel = has_kernel;
-  options.external_folder = external_folder;
+  options.external_folder = fuzz::folder;
   auto result = read_model_bytes(data, n, options);
   if (result.ok()) return check_graph(result.value()->graph, 0);
   const std::string text = result.take_status().text();
   CHECK(valid_text(text) && text.find('\n') == std::string::npos && !text.empty());
   return 0;
-}
-
-}  // namespace
-
-extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t n) {
-  run_one(data, n);
-  return 0;
-}
-
-#if !defined(HOTSET_LIBFUZZER)
-
-namespace {
-
-using Random = std::mt19937_64;
-
-size_t below(Random& random, size_t n) { return n ? random() % n : 0; }
-
-// Bytes changed, pieces cut, doubled or exchanged, mostly without keeping the messages' lengths right.
-void mutate(std::string& bytes, const std::string& other, Random& random) {
-  static const char interesting[] = {0, 1, 2, 4, 8, 16, 32, 0x7f, static_cast<char>(0x80), static_cast<char>(0xff)};
-  for (size_t count = 1 + below(random, 4); count && !bytes.empty(); --count) {
-    const size_t at = below(random, bytes.size()), n = 1 + below(random, std::min<size_t>(64, bytes.size() - at));
-    switch (below(random, 8)) {
-      case 0:
-        bytes[at] = static_cast<char>(random());
-        break;
-      case 1:
-        bytes[at] ^= static_cast<char>(1u << below(random, 8));
-        break;
-      case 2:
-        bytes[at] = interesting[below(random, sizeof interesting)];
-        break;
-      case 3:
-        bytes[at] = static_cast<char>(bytes[at] + static_cast<char>(below(random, 9)) - 4);
-        break;
-      case 4:
-        bytes.erase(at, n);
-        break;
-      case 5:
-        bytes.insert(at, bytes.substr(below(random, bytes.size()), n));
-        break;
-      case 6:
-        bytes.replace(at, n, other.substr(below(random, other.size()), n));
-        break;
-      default: {  // the same bytes elsewhere: names are confused, lengths stay right
-        const std::string piece = bytes.substr(below(random, bytes.size() - n + 1), n);
-        bytes.replace(at, n, piece);
-        break;
-      }
-    }
-  }
 }
 
 std::string seed_model() {
@@ -146,47 +81,9 @@ std::string seed_model() {
 
 }  // namespace
 
-int main(int argc, char** argv) {
-  double seconds = 0;
-  uint64_t seed = 1;
-  std::vector<std::pair<std::string, std::string>> corpus;  // folder, bytes
-  for (int i = 1; i < argc; ++i) {
-    if (!std::strcmp(argv[i], "--mutate") && i + 1 < argc) {
-      seconds = std::atof(argv[++i]);
-    } else if (!std::strcmp(argv[i], "--seed") && i + 1 < argc) {
-      seed = std::strtoull(argv[++i], nullptr, 10);
-    } else {
-      const std::string path = argv[i];
-      std::ifstream file(path, std::ios::binary);
-      if (!file) return std::printf("cannot read %s\n", argv[i]), 1;
-      const size_t slash = path.find_last_of('/');
-      corpus.emplace_back(slash == std::string::npos ? "." : path.substr(0, slash), std::string(std::istreambuf_iterator<char>(file), {}));
-    }
-  }
-  const bool plain = corpus.empty();
-  if (plain) corpus.emplace_back("", seed_model());
-  uint64_t sum = 0;
-  for (const auto& [folder, bytes] : corpus) {
-    external_folder = folder;
-    sum += run_one(reinterpret_cast<const uint8_t*>(bytes.data()), bytes.size());
-  }
-  Random random(seed);
-  size_t n_runs = 0;
-  const auto start = std::chrono::steady_clock::now();
-  const auto more = [&] {
-    return plain && seconds == 0 ? n_runs < 5000 : std::chrono::steady_clock::now() - start < std::chrono::duration<double>(seconds);
-  };
-  for (; more(); ++n_runs) {
-    const auto& [folder, bytes] = corpus[below(random, corpus.size())];
-    external_folder = folder;
-    std::string mutant = bytes;
-    mutate(mutant, corpus[below(random, corpus.size())].second, random);
-    const auto* data = reinterpret_cast<const uint8_t*>(mutant.data());
-    sum += run_one(data, mutant.size());
-  }
-  std::printf("%zu files, %zu mutants, seed %llu, sum %llu\n", corpus.size(), n_runs, static_cast<unsigned long long>(seed),
-              static_cast<unsigned long long>(sum));
+std::vector<std::string> fuzz::seeds() { return {seed_model()}; }
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t n) {
+  run_one(data, n);
   return 0;
 }
-
-#endif
