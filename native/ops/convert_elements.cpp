@@ -87,9 +87,10 @@ uint8_t nibble(const void* base, int64_t i) {
   return i & 1 ? b >> 4 : b & 15;
 }
 
+// In order: an even element clears the half byte behind it, which a last one leaves 0.
 void set_nibble(void* base, int64_t i, uint8_t v) {
   uint8_t& b = static_cast<uint8_t*>(base)[i / 2];
-  b = static_cast<uint8_t>(i & 1 ? (b & 0x0f) | v << 4 : (b & 0xf0) | (v & 15));
+  b = static_cast<uint8_t>(i & 1 ? (b & 0x0f) | v << 4 : v & 15);
 }
 
 template <class T, class W>

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
+#include <limits>
 #include <span>
 #include <type_traits>
 #include <vector>
@@ -18,6 +19,7 @@ namespace hotset::ops {
 
 template <class T>
 inline T load_at(const void* base, int64_t i) {
+  if constexpr (std::is_same_v<T, bool>) return static_cast<const uint8_t*>(base)[i] != 0;  // a caller's true may be any byte
   T v;
   std::memcpy(&v, static_cast<const char*>(base) + i * static_cast<int64_t>(sizeof(T)), sizeof(T));
   return v;
@@ -48,6 +50,17 @@ inline constexpr bool kIs16 = std::is_same_v<T, F16> || std::is_same_v<T, Bf16>;
 // What an element of type T is computed in.
 template <class T>
 using Wide = std::conditional_t<kIs16<T>, float, T>;
+
+// A double as a number of type T: integers at the nearest end of their range where it does not fit, NaN as 0.
+template <class T>
+T from_double(double v) {
+  if constexpr (!std::is_integral_v<T>) {
+    return static_cast<T>(v);
+  } else {
+    constexpr double low = static_cast<double>(std::numeric_limits<T>::min()), high = static_cast<double>(std::numeric_limits<T>::max());
+    return v >= high ? std::numeric_limits<T>::max() : v <= low ? std::numeric_limits<T>::min() : v == v ? static_cast<T>(v) : T(0);
+  }
+}
 
 // f(T{}) for the element type of `type`; false when f is not called. f may be called with fewer types by `if constexpr`.
 template <class F>
