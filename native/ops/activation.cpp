@@ -108,16 +108,16 @@ Result<std::unique_ptr<Kernel>> make_swish(const OpContext& c, float alpha) {
 }  // namespace
 
 HOTSET_OPS(activation,
-           {"", "Sigmoid", 6, kLatest, make_vector_unary<SigmoidOp, cpu::Function::sigmoid>},
-           {"", "Tanh", 6, kLatest, make_vector_unary<TanhOp, cpu::Function::tanh>},
-           {"", "Softplus", 1, kLatest, make_unary<kFloatTable<SoftplusOp>>},
-           {"", "Relu", 6, kLatest, make_relu},
-           {"", "Gelu", 20, kLatest, make_gelu},
-           {"com.microsoft", "Gelu", 1, kLatest, make_vector_unary<GeluOp, cpu::Function::gelu>},
-           {"", "Swish", 24, kLatest, [](const OpContext& c) { return make_swish(c, 1.0f); }},
-           {"com.microsoft", "QuickGelu", 1, kLatest, [](const OpContext& c) { return make_swish(c, 1.702f); }},
-           {"", "LeakyRelu", 6, kLatest, [](const OpContext& c) { return make_with<LeakyReluOp>(c, 0.01f); }},
-           {"", "Elu", 6, kLatest, [](const OpContext& c) { return make_with<EluOp>(c, 1.0f); }},
-           {"", "HardSigmoid", 6, kLatest, [](const OpContext& c) { return make_with<HardSigmoidOp>(c, 0.2f, 0.5f); }});
+           {"", "Sigmoid", 6, kLatest, make_vector_unary<SigmoidOp, cpu::Function::sigmoid>, {1, 1}},
+           {"", "Tanh", 6, kLatest, make_vector_unary<TanhOp, cpu::Function::tanh>, {1, 1}},
+           {"", "Softplus", 1, kLatest, make_unary<kFloatTable<SoftplusOp>>, {1, 1}},
+           {"", "Relu", 6, kLatest, make_relu, {1, 1}},
+           {"", "Gelu", 20, kLatest, make_gelu, {1, 1}},
+           {"com.microsoft", "Gelu", 1, kLatest, make_vector_unary<GeluOp, cpu::Function::gelu>, {1, 1}},
+           {"", "Swish", 24, kLatest, [](const OpContext& c) { return make_swish(c, 1.0f); }, {1, 1}},
+           {"com.microsoft", "QuickGelu", 1, kLatest, [](const OpContext& c) { return make_swish(c, 1.702f); }, {1, 1}},
+           {"", "LeakyRelu", 6, kLatest, [](const OpContext& c) { return make_with<LeakyReluOp>(c, 0.01f); }, {1, 1}},
+           {"", "Elu", 6, kLatest, [](const OpContext& c) { return make_with<EluOp>(c, 1.0f); }, {1, 1}},
+           {"", "HardSigmoid", 6, kLatest, [](const OpContext& c) { return make_with<HardSigmoidOp>(c, 0.2f, 0.5f); }, {1, 1}});
 
 }  // namespace hotset::ops

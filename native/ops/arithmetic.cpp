@@ -141,9 +141,7 @@ class PowKernel final : public BinaryKernel {
             double v = std::pow(static_cast<double>(x), static_cast<double>(y));
             if constexpr (std::is_integral_v<T>) {
               if constexpr (std::is_integral_v<E>) v = static_cast<double>(PowOp::apply(static_cast<int64_t>(x), static_cast<int64_t>(y)));
-              const double low = static_cast<double>(std::numeric_limits<T>::min()), high = static_cast<double>(std::numeric_limits<T>::max());
-              const T stored = v >= high ? std::numeric_limits<T>::max() : v <= low ? std::numeric_limits<T>::min() : v == v ? static_cast<T>(v) : T(0);
-              store_at<T>(out.data, r * run + i, stored);
+              store_at<T>(out.data, r * run + i, from_double<T>(v));
             } else {
               store_at<T>(out.data, r * run + i, static_cast<T>(static_cast<Wide<T>>(v)));
             }
@@ -179,11 +177,11 @@ Result<std::unique_ptr<Kernel>> make_pow(const OpContext&) {
 }  // namespace
 
 HOTSET_OPS(arithmetic,
-           {"", "Add", 7, kLatest, make_arithmetic<BinaryKernel, AddOp, cpu::Arithmetic::add>},
-           {"", "Sub", 7, kLatest, make_arithmetic<BinaryKernel, SubOp, cpu::Arithmetic::sub>},
-           {"", "Mul", 7, kLatest, make_arithmetic<BinaryKernel, MulOp, cpu::Arithmetic::mul>},
-           {"", "Div", 7, kLatest, make_arithmetic<DivisionKernel, DivOp, cpu::Arithmetic::div>},
-           {"", "Mod", 10, kLatest, make_mod},
-           {"", "Pow", 7, kLatest, make_pow});
+           {"", "Add", 7, kLatest, make_arithmetic<BinaryKernel, AddOp, cpu::Arithmetic::add>, {2, 2}},
+           {"", "Sub", 7, kLatest, make_arithmetic<BinaryKernel, SubOp, cpu::Arithmetic::sub>, {2, 2}},
+           {"", "Mul", 7, kLatest, make_arithmetic<BinaryKernel, MulOp, cpu::Arithmetic::mul>, {2, 2}},
+           {"", "Div", 7, kLatest, make_arithmetic<DivisionKernel, DivOp, cpu::Arithmetic::div>, {2, 2}},
+           {"", "Mod", 10, kLatest, make_mod, {2, 2}},
+           {"", "Pow", 7, kLatest, make_pow, {2, 2}});
 
 }  // namespace hotset::ops

@@ -184,6 +184,6 @@ Result<std::unique_ptr<Kernel>> make_attention(const OpContext& c) {
 
 }  // namespace
 
-HOTSET_OPS(attention, {"", "Attention", 23, kLatest, make_attention});
+HOTSET_OPS(attention, {"", "Attention", 23, kLatest, make_attention, {3, 7, 4}});
 
 }  // namespace hotset::ops

@@ -15,6 +15,9 @@ inline Status broadcast_shape(const Shape& other, Shape* out) {
     HOTSET_FAIL_IF(a != b && a != 1 && b != 1, invalid_argument, "shapes %s and %s do not broadcast", to_text(*out).c_str(), to_text(other).c_str());
     r[-i] = a == 1 ? b : a;
   }
+  int64_t n = 0;
+  HOTSET_FAIL_IF(!checked_size(r.dims(), &n), invalid_argument, "shapes %s and %s broadcast to too many elements", to_text(*out).c_str(),
+                 to_text(other).c_str());
   *out = r;
   return {};
 }

@@ -40,7 +40,10 @@ class Cast final : public Kernel {
 };
 
 Result<std::unique_ptr<Kernel>> make_cast(const OpContext& c) {
-  const DType to = static_cast<DType>(c.node().get_int("to", 0));
+  const int64_t number = c.node().get_int("to", 0);
+  if (number <= 0 || number >= kTypes)
+    return c.fail(Code::invalid_model, "attribute to is %lld, expected the number of an element type", static_cast<long long>(number));
+  const DType to = static_cast<DType>(number);
   if (!convertible(to)) return c.fail(Code::unsupported, "cast to element type %lld (%s)", static_cast<long long>(to), dtype_name(to));
   if (to == DType::f8e8m0 && c.node().get_string("round_mode", "up") != "up")
     return c.fail(Code::unsupported, "round_mode '%s', supported: up", c.node().get_string("round_mode", "up").c_str());
@@ -54,6 +57,6 @@ Result<std::unique_ptr<Kernel>> make_cast_like(const OpContext& c) {
 
 }  // namespace
 
-HOTSET_OPS(cast, {"", "Cast", 6, kLatest, make_cast}, {"", "CastLike", 15, kLatest, make_cast_like});
+HOTSET_OPS(cast, {"", "Cast", 6, kLatest, make_cast, {1, 1}}, {"", "CastLike", 15, kLatest, make_cast_like, {2, 2}});
 
 }  // namespace hotset::ops

@@ -52,6 +52,6 @@ class Clip final : public Kernel {
 
 }  // namespace
 
-HOTSET_OPS(clip, {"", "Clip", 6, kLatest, [](const OpContext& c) { return make_kernel<Clip>(c); }});
+HOTSET_OPS(clip, {"", "Clip", 6, kLatest, [](const OpContext& c) { return make_kernel<Clip>(c); }, {1, 3}});
 
 }  // namespace hotset::ops

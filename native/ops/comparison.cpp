@@ -40,17 +40,17 @@ constexpr DType kBoolean = DType::boolean;
 }  // namespace
 
 HOTSET_OPS(comparison,
-           {"", "Equal", 7, kLatest, make_binary<EqualOp, kNumbers | kBool, kBoolean>},
-           {"", "Greater", 7, kLatest, make_binary<GreaterOp, kNumbers, kBoolean>},
-           {"", "GreaterOrEqual", 12, kLatest, make_binary<GreaterOrEqualOp, kNumbers, kBoolean>},
-           {"", "Less", 7, kLatest, make_binary<LessOp, kNumbers, kBoolean>},
-           {"", "LessOrEqual", 12, kLatest, make_binary<LessOrEqualOp, kNumbers, kBoolean>},
-           {"", "And", 7, kLatest, make_binary<AndOp, kBool, kBoolean>},
-           {"", "Or", 7, kLatest, make_binary<OrOp, kBool, kBoolean>},
-           {"", "Xor", 7, kLatest, make_binary<XorOp, kBool, kBoolean>},
-           {"", "BitwiseAnd", 18, kLatest, make_binary<BitAndOp, kIntegers>},
-           {"", "BitwiseOr", 18, kLatest, make_binary<BitOrOp, kIntegers>},
-           {"", "BitwiseXor", 18, kLatest, make_binary<BitXorOp, kIntegers>},
-           {"", "BitShift", 11, kLatest, make_shift});
+           {"", "Equal", 7, kLatest, make_binary<EqualOp, kNumbers | kBool, kBoolean>, {2, 2}},
+           {"", "Greater", 7, kLatest, make_binary<GreaterOp, kNumbers, kBoolean>, {2, 2}},
+           {"", "GreaterOrEqual", 12, kLatest, make_binary<GreaterOrEqualOp, kNumbers, kBoolean>, {2, 2}},
+           {"", "Less", 7, kLatest, make_binary<LessOp, kNumbers, kBoolean>, {2, 2}},
+           {"", "LessOrEqual", 12, kLatest, make_binary<LessOrEqualOp, kNumbers, kBoolean>, {2, 2}},
+           {"", "And", 7, kLatest, make_binary<AndOp, kBool, kBoolean>, {2, 2}},
+           {"", "Or", 7, kLatest, make_binary<OrOp, kBool, kBoolean>, {2, 2}},
+           {"", "Xor", 7, kLatest, make_binary<XorOp, kBool, kBoolean>, {2, 2}},
+           {"", "BitwiseAnd", 18, kLatest, make_binary<BitAndOp, kIntegers>, {2, 2}},
+           {"", "BitwiseOr", 18, kLatest, make_binary<BitOrOp, kIntegers>, {2, 2}},
+           {"", "BitwiseXor", 18, kLatest, make_binary<BitXorOp, kIntegers>, {2, 2}},
+           {"", "BitShift", 11, kLatest, make_shift, {2, 2}});
 
 }  // namespace hotset::ops

@@ -21,7 +21,7 @@ class Concat final : public Kernel {
       bool fits = s.rank == out.rank;
       for (int i = 0; fits && i < out.rank; ++i) fits = i == axis || s[i] == out[i];
       HOTSET_FAIL_IF(!fits, invalid_argument, "input %d of shape %s does not join %s along axis %d", n, to_text(s).c_str(), to_text(c.shape(0)).c_str(), axis);
-      out[axis] += s[axis];
+      HOTSET_FAIL_IF(__builtin_add_overflow(out[axis], s[axis], &out[axis]), invalid_argument, "axis %d becomes too large", axis);
     }
     c.set_output(0, c.dtype(0), out);
     if (n == 1) c.alias(0, 0);
@@ -133,7 +133,7 @@ class Split final : public Kernel {
 }  // namespace
 
 HOTSET_OPS(concat,
-           {"", "Concat", 4, kLatest, [](const OpContext& c) { return make_kernel<Concat>(c.node().get_int("axis", 0)); }},
-           {"", "Split", 2, kLatest, [](const OpContext& c) { return make_kernel<Split>(c); }});
+           {"", "Concat", 4, kLatest, [](const OpContext& c) { return make_kernel<Concat>(c.node().get_int("axis", 0)); }, {1, kAny}},
+           {"", "Split", 2, kLatest, [](const OpContext& c) { return make_kernel<Split>(c); }, {1, 2, kAny, false}});
 
 }  // namespace hotset::ops

@@ -46,6 +46,6 @@ class CumSum final : public Kernel {
 
 }  // namespace
 
-HOTSET_OPS(cumsum, {"", "CumSum", 11, kLatest, [](const OpContext& c) { return make_kernel<CumSum>(c); }});
+HOTSET_OPS(cumsum, {"", "CumSum", 11, kLatest, [](const OpContext& c) { return make_kernel<CumSum>(c); }, {2, 2}});
 
 }  // namespace hotset::ops

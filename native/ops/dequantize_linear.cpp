@@ -27,7 +27,7 @@ class DequantizeLinear final : public Kernel {
       HOTSET_FAIL_IF(!normalize_axis(axis_, x.rank, &axis), invalid_argument, "axis %lld is out of range for shape %s", static_cast<long long>(axis_),
                      to_text(x).c_str());
       bool fits = block_ ? scale.rank == x.rank : scale.rank == 1 && scale[0] == x[axis];
-      for (int i = 0; block_ && fits && i < x.rank; ++i) fits = scale[i] == (i == axis ? (x[i] + block_ - 1) / block_ : x[i]);
+      for (int i = 0; block_ && fits && i < x.rank; ++i) fits = scale[i] == (i == axis ? blocks_of(x[i]) : x[i]);
       HOTSET_FAIL_IF(!fits, invalid_argument, "scale of shape %s for input of shape %s, axis %d, block_size %lld", to_text(scale).c_str(), to_text(x).c_str(),
                      axis, static_cast<long long>(block_));
     }
@@ -44,7 +44,7 @@ class DequantizeLinear final : public Kernel {
     const int rank = x.shape.rank;
     const bool one = scale.size() == 1 && !block_;
     const int axis = one ? 0 : static_cast<int>(axis_ < 0 ? axis_ + rank : axis_);
-    const int64_t inner = one ? n : x.shape.product(axis + 1, rank), size = one ? 1 : x.shape[axis], blocks = block_ ? (size + block_ - 1) / block_ : size;
+    const int64_t inner = one ? n : x.shape.product(axis + 1, rank), size = one ? 1 : x.shape[axis], blocks = block_ ? blocks_of(size) : size;
     // Chunks of inner rows; the scale's position follows from (outer, axis, inner).
     const int64_t chunks_a_row = (inner + kChunk - 1) / kChunk, tasks = n / inner * chunks_a_row;
     const auto part = [&](int64_t begin, int64_t end) {
@@ -73,6 +73,7 @@ class DequantizeLinear final : public Kernel {
   }
 
  private:
+  int64_t blocks_of(int64_t n) const { return n / block_ + (n % block_ != 0); }  // no sum: block_ may be any number
   // Elements [at, at + n) of any type as float32.
   static void read(const Tensor& t, int64_t at, int64_t n, float* out) {
     if (dtype_bits(t.dtype) >= 8) {
@@ -92,12 +93,14 @@ class DequantizeLinear final : public Kernel {
 Result<std::unique_ptr<Kernel>> make(const OpContext& c) {
   const int64_t block = c.node().get_int("block_size", 0);
   if (c.n_inputs() < 2) return c.fail(Code::invalid_model, "%d inputs, expected 2 or 3", c.n_inputs());
+  const int64_t out = c.node().get_int("output_dtype", 0);
+  if (out < 0 || out >= kTypes) return c.fail(Code::invalid_model, "output_dtype is %lld, no element type", static_cast<long long>(out));
   if (block < 0) return c.fail(Code::invalid_model, "block_size %lld", static_cast<long long>(block));
   return make_kernel<DequantizeLinear>(c);
 }
 
 }  // namespace
 
-HOTSET_OPS(dequantize_linear, {"", "DequantizeLinear", 10, kLatest, make}, {"com.microsoft", "DequantizeLinear", 1, kLatest, make});
+HOTSET_OPS(dequantize_linear, {"", "DequantizeLinear", 10, kLatest, make, {2, 3}}, {"com.microsoft", "DequantizeLinear", 1, kLatest, make, {2, 3}});
 
 }  // namespace hotset::ops

@@ -116,7 +116,7 @@ class Tile final : public Kernel {
 }  // namespace
 
 HOTSET_OPS(expand,
-           {"", "Expand", 8, kLatest, [](const OpContext&) { return make_kernel<Expand>(); }},
-           {"", "Tile", 6, kLatest, [](const OpContext&) { return make_kernel<Tile>(); }});
+           {"", "Expand", 8, kLatest, [](const OpContext&) { return make_kernel<Expand>(); }, {2, 2}},
+           {"", "Tile", 6, kLatest, [](const OpContext&) { return make_kernel<Tile>(); }, {2, 2}});
 
 }  // namespace hotset::ops

@@ -103,7 +103,7 @@ Result<std::unique_ptr<Kernel>> make_constant_of_shape(const OpContext& c) {
 }  // namespace
 
 HOTSET_OPS(fill,
-           {"", "Range", 11, kLatest, [](const OpContext&) { return make_kernel<Range>(); }},
-           {"", "ConstantOfShape", 9, kLatest, make_constant_of_shape});
+           {"", "Range", 11, kLatest, [](const OpContext&) { return make_kernel<Range>(); }, {3, 3}},
+           {"", "ConstantOfShape", 9, kLatest, make_constant_of_shape, {1, 1}});
 
 }  // namespace hotset::ops

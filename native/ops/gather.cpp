@@ -55,6 +55,6 @@ class Gather final : public Kernel {
 
 }  // namespace
 
-HOTSET_OPS(gather, {"", "Gather", 1, kLatest, [](const OpContext& c) { return make_kernel<Gather>(c); }});
+HOTSET_OPS(gather, {"", "Gather", 1, kLatest, [](const OpContext& c) { return make_kernel<Gather>(c); }, {2, 2}});
 
 }  // namespace hotset::ops

@@ -179,6 +179,6 @@ Result<std::unique_ptr<Kernel>> make_gather_block_quantized(const OpContext& con
 
 }  // namespace
 
-HOTSET_OPS(gather_block_quantized, {"com.microsoft", "GatherBlockQuantized", 1, kLatest, make_gather_block_quantized});
+HOTSET_OPS(gather_block_quantized, {"com.microsoft", "GatherBlockQuantized", 1, kLatest, make_gather_block_quantized, {3, 4}});
 
 }  // namespace hotset::ops

@@ -106,7 +106,7 @@ class GatherNd final : public Kernel {
 }  // namespace
 
 HOTSET_OPS(gather_elements,
-           {"", "GatherElements", 11, kLatest, [](const OpContext& c) { return make_kernel<GatherElements>(c.node().get_int("axis", 0)); }},
-           {"", "GatherND", 11, kLatest, [](const OpContext& c) { return make_kernel<GatherNd>(c.node().get_int("batch_dims", 0)); }});
+           {"", "GatherElements", 11, kLatest, [](const OpContext& c) { return make_kernel<GatherElements>(c.node().get_int("axis", 0)); }, {2, 2}},
+           {"", "GatherND", 11, kLatest, [](const OpContext& c) { return make_kernel<GatherNd>(c.node().get_int("batch_dims", 0)); }, {2, 2}});
 
 }  // namespace hotset::ops

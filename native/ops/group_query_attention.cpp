@@ -365,6 +365,14 @@ Status GroupQueryAttention::run(const RunContext& c) const {
       }
     }
   }
+  // Rows of a present of its own that hold no token: what lay in that memory before is nobody's business.
+  for (int64_t b = 0; b < z.B && present_k; ++b) {
+    const size_t kept = static_cast<size_t>(steps[b].kept), spare = static_cast<size_t>(z.C) - kept;
+    for (const Side& d : {side(past_k, present_k, staged_k, z.k_row, b), side(past_v, present_v, staged_v, z.v_row, b)}) {
+      if (spare == 0 || d.past == d.present) continue;
+      for (size_t g = 0; g < static_cast<size_t>(Nk); ++g) std::memset(d.present + g * d.present_head + kept * d.row, 0, spare * d.row);
+    }
+  }
   return {};
 }
 
@@ -375,6 +383,6 @@ Result<std::unique_ptr<Kernel>> make_group_query_attention(const OpContext& c) {
 
 }  // namespace
 
-HOTSET_OPS(group_query_attention, {"com.microsoft", "GroupQueryAttention", 1, kLatest, make_group_query_attention});
+HOTSET_OPS(group_query_attention, {"com.microsoft", "GroupQueryAttention", 1, kLatest, make_group_query_attention, {1, 17, 4}});
 
 }  // namespace hotset::ops

@@ -15,7 +15,8 @@ Result<Attributes> parse(const OpContext& c) {
   const auto refuse = [&](const char* name, long long value, const char* expected) {
     return c.fail(Code::invalid_model, "%s is %lld, expected %s", name, value, expected);
   };
-  if (a.heads < 1) return refuse("num_heads", number(a.heads), "at least 1");
+  constexpr int64_t kMostHeads = 1 << 20;  // so that products of head numbers and sizes cannot overflow
+  if (a.heads < 1 || a.heads > kMostHeads) return refuse("num_heads", number(a.heads), "1 to 1048576");
   if (a.kv_heads < 1 || a.heads % a.kv_heads != 0)
     return c.fail(Code::invalid_model, "kv_num_heads is %lld, expected a divisor of num_heads %lld", number(a.kv_heads), number(a.heads));
   const int64_t causal = n.get_int("causal", 1), window = n.get_int("local_window_size", -1),

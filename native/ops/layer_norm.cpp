@@ -174,11 +174,11 @@ Result<std::unique_ptr<Kernel>> make_norm(const OpContext& c) {
 }  // namespace
 
 HOTSET_OPS(layer_norm,
-           {"", "LayerNormalization", 1, kLatest, make_norm<kLayer>},
-           {"", "RMSNormalization", 23, kLatest, make_norm<kRms>},
-           {"", "SimplifiedLayerNormalization", 1, kLatest, make_norm<kSimplified>},
-           {"com.microsoft", "SimplifiedLayerNormalization", 1, kLatest, make_norm<kSimplified>},
-           {"com.microsoft", "SkipLayerNormalization", 1, kLatest, make_norm<kSkipLayer>},
-           {"com.microsoft", "SkipSimplifiedLayerNormalization", 1, kLatest, make_norm<kSkipSimplified>});
+           {"", "LayerNormalization", 1, kLatest, make_norm<kLayer>, {2, 3, 3}},
+           {"", "RMSNormalization", 23, kLatest, make_norm<kRms>, {2, 2}},
+           {"", "SimplifiedLayerNormalization", 1, kLatest, make_norm<kSimplified>, {2, 2, 2}},
+           {"com.microsoft", "SimplifiedLayerNormalization", 1, kLatest, make_norm<kSimplified>, {2, 2, 2}},
+           {"com.microsoft", "SkipLayerNormalization", 1, kLatest, make_norm<kSkipLayer>, {3, 5, 4}},
+           {"com.microsoft", "SkipSimplifiedLayerNormalization", 1, kLatest, make_norm<kSkipSimplified>, {3, 4, 4}});
 
 }  // namespace hotset::ops

@@ -53,6 +53,6 @@ Result<std::unique_ptr<Kernel>> make(const OpContext& c) {
 
 }  // namespace
 
-HOTSET_OPS(lp_normalization, {"", "LpNormalization", 1, kLatest, make});
+HOTSET_OPS(lp_normalization, {"", "LpNormalization", 1, kLatest, make, {1, 1}});
 
 }  // namespace hotset::ops

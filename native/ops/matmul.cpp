@@ -260,8 +260,8 @@ Result<std::unique_ptr<Kernel>> make_gemm(const OpContext& c) {
 }  // namespace
 
 HOTSET_OPS(matmul,
-           {"", "MatMul", 1, kLatest, [](const OpContext&) { return make_kernel<MatMulKernel>(false, false, false, 1.0f, 0.0f); }},
-           {"", "Gemm", 7, kLatest, make_gemm},
-           {"com.microsoft", "FusedMatMul", 1, kLatest, make_fused});
+           {"", "MatMul", 1, kLatest, [](const OpContext&) { return make_kernel<MatMulKernel>(false, false, false, 1.0f, 0.0f); }, {2, 2}},
+           {"", "Gemm", 7, kLatest, make_gemm, {2, 3}},
+           {"com.microsoft", "FusedMatMul", 1, kLatest, make_fused, {2, 2}});
 
 }  // namespace hotset::ops

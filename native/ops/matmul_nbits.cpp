@@ -285,6 +285,6 @@ Result<std::unique_ptr<Kernel>> make_matmul_nbits(const OpContext& context) {
 
 }  // namespace
 
-HOTSET_OPS(matmul_nbits, {"com.microsoft", "MatMulNBits", 1, kLatest, make_matmul_nbits});
+HOTSET_OPS(matmul_nbits, {"com.microsoft", "MatMulNBits", 1, kLatest, make_matmul_nbits, {3, 6}});
 
 }  // namespace hotset::ops

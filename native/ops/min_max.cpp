@@ -109,8 +109,8 @@ Result<std::unique_ptr<Kernel>> make_variadic(const OpContext& c) {
 }  // namespace
 
 HOTSET_OPS(min_max,
-           {"", "Max", 8, kLatest, make_variadic<MaxOp, kNumbers>},
-           {"", "Min", 8, kLatest, make_variadic<MinOp, kNumbers>},
-           {"", "Sum", 8, kLatest, make_variadic<SumOp, kFloats>});
+           {"", "Max", 8, kLatest, make_variadic<MaxOp, kNumbers>, {1, kAny}},
+           {"", "Min", 8, kLatest, make_variadic<MinOp, kNumbers>, {1, kAny}},
+           {"", "Sum", 8, kLatest, make_variadic<SumOp, kFloats>, {1, kAny}});
 
 }  // namespace hotset::ops

@@ -66,6 +66,6 @@ Result<std::unique_ptr<Kernel>> make_moe(const OpContext& context) {
 
 }  // namespace
 
-HOTSET_OPS(moe, {"com.microsoft", "MoE", 1, kLatest, make_moe});
+HOTSET_OPS(moe, {"com.microsoft", "MoE", 1, kLatest, make_moe, {3, 8}});
 
 }  // namespace hotset::ops

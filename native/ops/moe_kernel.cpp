@@ -230,7 +230,7 @@ Status MoeKernel::infer(InferContext& context) const {
   HOTSET_TRY(check_router(inputs[1], 1, "router_probs", n_tokens, state.layout.n_experts));
   if (inputs.has(router_weights_input_))
     HOTSET_TRY(check_router(inputs[router_weights_input_], router_weights_input_, "router_weights", n_tokens, state.layout.n_experts));
-  HOTSET_FAIL_IF(n_tokens * attributes_.k > INT32_MAX, unsupported, "%lld tokens at once are too many", static_cast<long long>(n_tokens));
+  HOTSET_FAIL_IF(n_tokens > INT32_MAX / attributes_.k, unsupported, "%lld tokens at once are too many", static_cast<long long>(n_tokens));
 
   experts::ExpertLayer layer = state.layer;
   layer.dtype = inputs[0].dtype;

@@ -264,6 +264,6 @@ Result<std::unique_ptr<Kernel>> make_multi_head_attention(const OpContext& c) {
 
 }  // namespace
 
-HOTSET_OPS(multi_head_attention, {"com.microsoft", "MultiHeadAttention", 1, kLatest, make_multi_head_attention});
+HOTSET_OPS(multi_head_attention, {"com.microsoft", "MultiHeadAttention", 1, kLatest, make_multi_head_attention, {1, 10, 4}});
 
 }  // namespace hotset::ops

@@ -3,7 +3,7 @@
 //
 // One operator is one file: a Kernel class, its factory, and a table at the end:
 //
-//     HOTSET_OPS(gather, {"", "Gather", 1, kLatest, make_gather});
+//     HOTSET_OPS(gather, {"", "Gather", 1, kLatest, make_gather, {2, 2}});
 //
 // The build finds files by the text HOTSET_OPS and lists them (tools/gen_op_table.py); the name is the file's stem.
 #pragma once
@@ -130,10 +130,19 @@ using Factory = Result<std::unique_ptr<Kernel>> (*)(const OpContext& context);
 
 inline constexpr int kLatest = 1 << 20;
 
+// How many inputs and outputs a node may have. The first `required` inputs must be there; a factory checks what is required
+// beyond them.
+struct Arity {
+  int required = -1, inputs = -1, outputs = 1;  // at most
+  bool first_output = true;                     // must be named
+};
+inline constexpr int kAny = 1 << 20;
+
 struct OpEntry {
   std::string_view domain, op_type;
   int since, until;  // opset versions served, inclusive
   Factory create;
+  Arity arity;
 };
 
 struct OpList {
@@ -147,6 +156,8 @@ struct OpList {
   extern const OpList ops_##stem;                             \
   const OpList ops_##stem = {kEntries_##stem, sizeof(kEntries_##stem) / sizeof(kEntries_##stem[0])}
 
+// Before the factory is called: the node's numbers of inputs and outputs, and the kinds of its attributes.
+Status check_signature(const OpEntry& entry, const OpContext& context);
 // The entry that serves an operator, or null. *known is set when the operator exists in another opset version.
 const OpEntry* find_op(std::string_view domain, std::string_view op_type, int opset, bool* known);
 bool has_kernel(std::string_view domain, std::string_view op_type);

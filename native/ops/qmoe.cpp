@@ -229,6 +229,6 @@ Result<std::unique_ptr<Kernel>> make_qmoe(const OpContext& context) {
 
 }  // namespace
 
-HOTSET_OPS(qmoe, {"com.microsoft", "QMoE", 1, kLatest, make_qmoe});
+HOTSET_OPS(qmoe, {"com.microsoft", "QMoE", 1, kLatest, make_qmoe, {3, 21}});
 
 }  // namespace hotset::ops

@@ -42,13 +42,13 @@ struct SumSquareRule : SumRule {
   template <class A> static A join(A acc, A x) { return wrapped_add(acc, wrapped_mul(x, x)); }
 };
 struct L1Rule : SumRule {
-  template <class A> static A join(A acc, A x) { return wrapped_add(acc, x < 0 ? static_cast<A>(0 - x) : x); }
+  template <class A> static A join(A acc, A x) { return wrapped_add(acc, x < 0 ? wrapped_mul(x, static_cast<A>(-1)) : x); }
 };
 struct L2Rule : SumSquareRule {
-  template <class A> static A finish(A acc, int64_t) { return static_cast<A>(std::sqrt(static_cast<double>(acc))); }
+  template <class A> static A finish(A acc, int64_t) { return from_double<A>(std::sqrt(static_cast<double>(acc))); }
 };
 struct LogSumRule : SumRule {
-  template <class A> static A finish(A acc, int64_t) { return static_cast<A>(std::log(static_cast<double>(acc))); }
+  template <class A> static A finish(A acc, int64_t) { return from_double<A>(std::log(static_cast<double>(acc))); }
 };
 struct MaxRule : SumRule {
   template <class A> static A first() { return std::is_integral_v<A> ? std::numeric_limits<A>::lowest() : static_cast<A>(-std::numeric_limits<double>::infinity()); }
@@ -229,14 +229,14 @@ Result<std::unique_ptr<Kernel>> make_reduce(const OpContext& c) {
 }  // namespace
 
 HOTSET_OPS(reduce,
-           {"", "ReduceSum", 1, kLatest, make_reduce<SumRule>},
-           {"", "ReduceMean", 1, kLatest, make_reduce<MeanRule>},
-           {"", "ReduceProd", 1, kLatest, make_reduce<ProdRule>},
-           {"", "ReduceMax", 1, kLatest, make_reduce<MaxRule>},
-           {"", "ReduceMin", 1, kLatest, make_reduce<MinRule>},
-           {"", "ReduceSumSquare", 1, kLatest, make_reduce<SumSquareRule>},
-           {"", "ReduceL1", 1, kLatest, make_reduce<L1Rule>},
-           {"", "ReduceL2", 1, kLatest, make_reduce<L2Rule>},
-           {"", "ReduceLogSum", 1, kLatest, make_reduce<LogSumRule>});
+           {"", "ReduceSum", 1, kLatest, make_reduce<SumRule>, {1, 2}},
+           {"", "ReduceMean", 1, kLatest, make_reduce<MeanRule>, {1, 2}},
+           {"", "ReduceProd", 1, kLatest, make_reduce<ProdRule>, {1, 2}},
+           {"", "ReduceMax", 1, kLatest, make_reduce<MaxRule>, {1, 2}},
+           {"", "ReduceMin", 1, kLatest, make_reduce<MinRule>, {1, 2}},
+           {"", "ReduceSumSquare", 1, kLatest, make_reduce<SumSquareRule>, {1, 2}},
+           {"", "ReduceL1", 1, kLatest, make_reduce<L1Rule>, {1, 2}},
+           {"", "ReduceL2", 1, kLatest, make_reduce<L2Rule>, {1, 2}},
+           {"", "ReduceLogSum", 1, kLatest, make_reduce<LogSumRule>, {1, 2}});
 
 }  // namespace hotset::ops

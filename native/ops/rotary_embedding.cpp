@@ -195,7 +195,8 @@ Result<std::unique_ptr<Kernel>> make(const OpContext& c, Form form) {
       return c.fail(Code::invalid_model, "mrope_section has %d elements, expected 3", section ? static_cast<int>(section->size()) : 0);
     for (int i = 0; i < 3; ++i) {
       a.section[i] = (*section)[static_cast<size_t>(i)];
-      if (a.section[i] < 0) return c.fail(Code::invalid_model, "mrope_section[%d] is %lld", i, static_cast<long long>(a.section[i]));
+      if (a.section[i] < 0 || a.section[i] > INT32_MAX)
+        return c.fail(Code::invalid_model, "mrope_section[%d] is %lld", i, static_cast<long long>(a.section[i]));
     }
     a.layout = n.get_int("mrope_layout", 0);
     if (a.layout != 0 && a.layout != 1)
@@ -213,7 +214,7 @@ Result<std::unique_ptr<Kernel>> make_multi(const OpContext& c) { return make(c, 
 
 }  // namespace
 
-HOTSET_OPS(rotary_embedding, {"com.microsoft", "RotaryEmbedding", 1, kLatest, make_contrib},
-           {"com.microsoft", "MRotaryEmbedding", 1, kLatest, make_multi}, {"", "RotaryEmbedding", 23, kLatest, make_standard});
+HOTSET_OPS(rotary_embedding, {"com.microsoft", "RotaryEmbedding", 1, kLatest, make_contrib, {4, 4}},
+           {"com.microsoft", "MRotaryEmbedding", 1, kLatest, make_multi, {4, 4}}, {"", "RotaryEmbedding", 23, kLatest, make_standard, {3, 4}});
 
 }  // namespace hotset::ops

@@ -182,8 +182,8 @@ Result<std::unique_ptr<Kernel>> make_nd(const OpContext& c) {
 }  // namespace
 
 HOTSET_OPS(scatter,
-           {"", "ScatterElements", 11, kLatest, make_elements},
-           {"", "Scatter", 9, 10, make_elements},
-           {"", "ScatterND", 11, kLatest, make_nd});
+           {"", "ScatterElements", 11, kLatest, make_elements, {3, 3}},
+           {"", "Scatter", 9, 10, make_elements, {3, 3}},
+           {"", "ScatterND", 11, kLatest, make_nd, {3, 3}});
 
 }  // namespace hotset::ops

@@ -14,7 +14,6 @@ class Select final : public Kernel {
     const Tensor* condition = c.known(0);
     if (!condition) return c.defer(0);
     const int chosen = *condition->as<const uint8_t>() ? 1 : 2;
-    HOTSET_FAIL_IF(!c.has_input(chosen), invalid_argument, "the branch of If that runs has no such result");
     c.set_output(0, c.dtype(chosen), c.shape(chosen));
     c.alias(0, chosen);
     return {};
@@ -23,10 +22,14 @@ class Select final : public Kernel {
   uint32_t shape_inputs() const override { return 1; }
 };
 
-Result<std::unique_ptr<Kernel>> make_select(const OpContext&) { return std::unique_ptr<Kernel>(new Select); }
+Result<std::unique_ptr<Kernel>> make_select(const OpContext& c) {
+  for (const auto& [input, branch] : {std::pair{1, "then_branch"}, {2, "else_branch"}})
+    if (!c.has_input(input)) return c.fail(Code::invalid_model, "%s has fewer results than the If has outputs", branch);
+  return std::unique_ptr<Kernel>(new Select);
+}
 
 }  // namespace
 
-HOTSET_OPS(select, {"hotset", "Select", 1, kLatest, make_select});
+HOTSET_OPS(select, {"hotset", "Select", 1, kLatest, make_select, {1, 3}});
 
 }  // namespace hotset::ops

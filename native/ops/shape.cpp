@@ -47,7 +47,7 @@ class SizeKernel final : public Kernel {
 }  // namespace
 
 HOTSET_OPS(shape,
-           {"", "Shape", 1, kLatest, [](const OpContext& c) { return make_kernel<ShapeKernel>(c); }},
-           {"", "Size", 1, kLatest, [](const OpContext&) { return make_kernel<SizeKernel>(); }});
+           {"", "Shape", 1, kLatest, [](const OpContext& c) { return make_kernel<ShapeKernel>(c); }, {1, 1}},
+           {"", "Size", 1, kLatest, [](const OpContext&) { return make_kernel<SizeKernel>(); }, {1, 1}});
 
 }  // namespace hotset::ops

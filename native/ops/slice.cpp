@@ -133,8 +133,16 @@ class Slice final : public Kernel {
   const std::vector<int64_t>* attributes_[4];
 };
 
+Result<std::unique_ptr<Kernel>> make_slice(const OpContext& c) {
+  const bool old = c.node().get_ints("starts") != nullptr;
+  if (old && !c.node().get_ints("ends")) return c.fail(Code::invalid_model, "attribute ends is missing");
+  for (int i = 1; i <= 2 && !old; ++i)
+    if (!c.has_input(i)) return c.fail(Code::invalid_model, "input %d (%s) is missing", i, i == 1 ? "starts" : "ends");
+  return make_kernel<Slice>(c);
+}
+
 }  // namespace
 
-HOTSET_OPS(slice, {"", "Slice", 1, kLatest, [](const OpContext& c) { return make_kernel<Slice>(c); }});
+HOTSET_OPS(slice, {"", "Slice", 1, kLatest, make_slice, {1, 5}});
 
 }  // namespace hotset::ops

@@ -113,7 +113,7 @@ class Softmax final : public Kernel {
 }  // namespace
 
 HOTSET_OPS(softmax,
-           {"", "Softmax", 1, kLatest, [](const OpContext& c) { return make_kernel<Softmax>(false, c); }},
-           {"", "LogSoftmax", 1, kLatest, [](const OpContext& c) { return make_kernel<Softmax>(true, c); }});
+           {"", "Softmax", 1, kLatest, [](const OpContext& c) { return make_kernel<Softmax>(false, c); }, {1, 1}},
+           {"", "LogSoftmax", 1, kLatest, [](const OpContext& c) { return make_kernel<Softmax>(true, c); }, {1, 1}});
 
 }  // namespace hotset::ops

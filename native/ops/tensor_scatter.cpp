@@ -75,6 +75,6 @@ Result<std::unique_ptr<Kernel>> make_tensor_scatter(const OpContext& c) {
 
 }  // namespace
 
-HOTSET_OPS(tensor_scatter, {"", "TensorScatter", 24, kLatest, make_tensor_scatter});
+HOTSET_OPS(tensor_scatter, {"", "TensorScatter", 24, kLatest, make_tensor_scatter, {2, 3}});
 
 }  // namespace hotset::ops

@@ -61,7 +61,6 @@ class TopK final : public Kernel {
     HOTSET_FAIL_IF(!visit_number(c.dtype(0), [](auto) {}), unsupported, "not defined for type %s", dtype_name(c.dtype(0)));
     int64_t k = k_;
     if (k < 0) {
-      HOTSET_FAIL_IF(!c.has_input(1), invalid_model, "no k");
       const Tensor* t = c.known(1);
       if (!t) return c.defer(1);
       HOTSET_FAIL_IF(t->dtype != DType::i64 || t->size() != 1, invalid_model, "k of %s and shape %s, expected one int64", dtype_name(t->dtype),
@@ -109,8 +108,13 @@ class TopK final : public Kernel {
   const bool largest_;
 };
 
+Result<std::unique_ptr<Kernel>> make_topk(const OpContext& c) {
+  if (c.node().get_int("k", -1) < 0 && !c.has_input(1)) return c.fail(Code::invalid_model, "input 1 (k) is missing");
+  return make_kernel<TopK>(c);
+}
+
 }  // namespace
 
-HOTSET_OPS(topk, {"", "TopK", 1, kLatest, [](const OpContext& c) { return make_kernel<TopK>(c); }});
+HOTSET_OPS(topk, {"", "TopK", 1, kLatest, make_topk, {1, 2, 2, false}});
 
 }  // namespace hotset::ops

@@ -136,6 +136,6 @@ class Transpose final : public Kernel {
 
 }  // namespace
 
-HOTSET_OPS(transpose, {"", "Transpose", 1, kLatest, [](const OpContext& c) { return make_kernel<Transpose>(c.node().get_ints("perm")); }});
+HOTSET_OPS(transpose, {"", "Transpose", 1, kLatest, [](const OpContext& c) { return make_kernel<Transpose>(c.node().get_ints("perm")); }, {1, 1}});
 
 }  // namespace hotset::ops

@@ -39,6 +39,6 @@ class Trilu final : public Kernel {
 
 }  // namespace
 
-HOTSET_OPS(trilu, {"", "Trilu", 14, kLatest, [](const OpContext& c) { return make_kernel<Trilu>(c.node().get_int("upper", 1) != 0); }});
+HOTSET_OPS(trilu, {"", "Trilu", 14, kLatest, [](const OpContext& c) { return make_kernel<Trilu>(c.node().get_int("upper", 1) != 0); }, {1, 2}});
 
 }  // namespace hotset::ops

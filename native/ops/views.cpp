@@ -140,13 +140,18 @@ class Unsqueeze final : public View {
   const AxesArgument axes_;
 };
 
+Result<std::unique_ptr<Kernel>> make_unsqueeze(const OpContext& c) {
+  if (!c.node().get_ints("axes") && !c.has_input(1)) return c.fail(Code::invalid_model, "input 1 (axes) is missing");
+  return make_kernel<Unsqueeze>(c);
+}
+
 }  // namespace
 
 HOTSET_OPS(views,
-           {"", "Identity", 1, kLatest, [](const OpContext&) { return make_kernel<Identity>(); }},
-           {"", "Reshape", 5, kLatest, [](const OpContext& c) { return make_kernel<Reshape>(c.node().get_int("allowzero", 0) != 0); }},
-           {"", "Flatten", 1, kLatest, [](const OpContext& c) { return make_kernel<Flatten>(c.node().get_int("axis", 1)); }},
-           {"", "Squeeze", 1, kLatest, [](const OpContext& c) { return make_kernel<Squeeze>(c); }},
-           {"", "Unsqueeze", 1, kLatest, [](const OpContext& c) { return make_kernel<Unsqueeze>(c); }});
+           {"", "Identity", 1, kLatest, [](const OpContext&) { return make_kernel<Identity>(); }, {1, 1}},
+           {"", "Reshape", 5, kLatest, [](const OpContext& c) { return make_kernel<Reshape>(c.node().get_int("allowzero", 0) != 0); }, {2, 2}},
+           {"", "Flatten", 1, kLatest, [](const OpContext& c) { return make_kernel<Flatten>(c.node().get_int("axis", 1)); }, {1, 1}},
+           {"", "Squeeze", 1, kLatest, [](const OpContext& c) { return make_kernel<Squeeze>(c); }, {1, 2}},
+           {"", "Unsqueeze", 1, kLatest, make_unsqueeze, {1, 2}});
 
 }  // namespace hotset::ops

@@ -58,6 +58,6 @@ class Where final : public Kernel {
 
 }  // namespace
 
-HOTSET_OPS(where, {"", "Where", 9, kLatest, [](const OpContext&) { return make_kernel<Where>(); }});
+HOTSET_OPS(where, {"", "Where", 9, kLatest, [](const OpContext&) { return make_kernel<Where>(); }, {3, 3}});
 
 }  // namespace hotset::ops

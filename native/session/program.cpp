@@ -80,9 +80,15 @@ Status Program::create_kernels(const Settings& settings) {
   std::set<std::string> unknown;
   for (const model::Node& node : graph.nodes) {
     bool known = false;
+    HOTSET_FAIL_IF(node.op_type == "If" && node.domain.empty(), invalid_model,
+                   "%s: needs one condition, then_branch and else_branch, both without inputs", node.text().c_str());
     if (ops::find_op(node.domain, node.op_type, node.opset, &known)) continue;
-    const std::string domain = node.domain.empty() ? "ai.onnx" : node.domain;
-    unknown.insert(domain + "::" + node.op_type + (known ? " (opset " + std::to_string(node.opset) + ")" : ""));
+    const auto shown = [](std::string_view name) {
+      const std::string quoted = model::quote(name);
+      return quoted.substr(1, quoted.size() - 2);
+    };
+    unknown.insert(shown(node.domain.empty() ? "ai.onnx" : node.domain) + "::" + shown(node.op_type) +
+                   (known ? " (opset " + std::to_string(node.opset) + ")" : ""));
   }
   if (!settings.run_constants) {
     missing_.assign(unknown.begin(), unknown.end());
@@ -100,6 +106,7 @@ Status Program::create_kernels(const Settings& settings) {
     const ops::OpEntry* const entry = ops::find_op(node.domain, node.op_type, node.opset, nullptr);
     if (!entry) continue;  // planning
     const ops::OpContext context(graph, node, settings.config, warn);
+    HOTSET_TRY(ops::check_signature(*entry, context));
     auto kernel = entry->create(context);
     if (!kernel.ok()) {
       Status status = kernel.take_status();
@@ -203,7 +210,7 @@ Status Program::fold(const Settings& settings, ThreadPool& pool) {
       }
       is_constant_[id] = 1;
     }
-    if (now && !views_only) {
+    if (now && !views_only && bytes) {
       const AlignedBuffer workspace(plan.constant_workspace_bytes());
       if (Status status = step.kernel->run({in, out, workspace.data(), &pool}); !status.ok())
         return std::move(status).at(node(step).text());
@@ -236,7 +243,7 @@ Status Program::run_lazy(Step& step, ThreadPool& pool) {
       folded_.emplace_back(std::max<size_t>(v.bytes, 1));
       folded_bytes_ += v.bytes;
       constants_[id].data = folded_.back().data();
-      runs = true;
+      runs |= v.bytes > 0;
     }
   }
   if (!runs) return {};
