@@ -11,8 +11,9 @@ using model::Node;
 using model::ValueId;
 
 bool is_if(const Node& node) {
-  return node.op_type == "If" && node.domain.empty() && !node.inputs.empty() && node.inputs[0] != kNone && node.get_graph("then_branch") &&
-         node.get_graph("else_branch");
+  if (node.op_type != "If" || !node.domain.empty() || node.inputs.size() != 1 || node.inputs[0] == kNone) return false;
+  const Graph *then_branch = node.get_graph("then_branch"), *else_branch = node.get_graph("else_branch");
+  return then_branch && else_branch && then_branch->inputs.empty() && else_branch->inputs.empty();
 }
 
 // Moves the nodes of `branch` into `nodes` and its values and constants into `graph`; returns its outputs there.

@@ -113,11 +113,11 @@ Status Session::run_dynamic(RunState& state, int s) {
     } else if (v.output >= 0) {
       HOTSET_TRY(bind_output(state, v.output));
       v.tensor.data = state.outputs[v.output].result.data;
-      runs = true;
+      runs |= v.bytes > 0;
     } else {
       state.dynamic.emplace_back(std::max<size_t>(v.bytes, 1));
       v.tensor.data = state.dynamic.back().data();
-      runs = true;
+      runs |= v.bytes > 0;
     }
   }
   Status status;

@@ -60,7 +60,7 @@ class FreeRanges {
 
 }  // namespace
 
-void Plan::layout() {
+Status Plan::layout() {
   ++n_layouts_;
   active_.clear();
   copies_.clear();
@@ -74,8 +74,9 @@ void Plan::layout() {
   find_last_readers();
   place_outputs();
   join_overwritten();
-  assign_offsets();
+  HOTSET_TRY(assign_offsets());
   list_active_steps();
+  return {};
 }
 
 // Steps that a requested output needs; the others are left out of the run.
@@ -118,7 +119,7 @@ void Plan::place_values() {
         v.root_offset = values_[v.view_of].root_offset + v.view_offset;
       } else {
         v.place = live_[s] ? Place::arena : Place::none;
-        runs_[s] |= live_[s];
+        runs_[s] |= live_[s] && v.bytes > 0;  // nothing is computed for empty results, however many rows of nothing they have
       }
     }
   }
@@ -198,24 +199,28 @@ void Plan::join_overwritten() {
 }
 
 // Offsets: a walk over the steps.
-void Plan::assign_offsets() {
+Status Plan::assign_offsets() {
   const auto& steps = program_.steps();
   FreeRanges ranges;
   std::vector<std::vector<int32_t>> ends(first_dynamic_);
+  const auto too_large = [] { return fail(Code::out_of_memory, "the values of this run need more than %zu bytes at a time", kMaxBytes); };
   workspace_max_ = 0;
   for (int s = 0; s < first_dynamic_; ++s) {
     if (!runs_[s]) continue;
+    if (workspace_[s] > kMaxBytes) return too_large();
     workspace_max_ = std::max(workspace_max_, aligned(workspace_[s]));
     for (int32_t id : steps[s].outputs) {
       if (id == model::kNone || values_[id].place != Place::arena) continue;
       PlanValue& v = values_[id];
       v.offset = ranges.take(aligned(v.bytes));
+      if (ranges.top() > kMaxBytes) return too_large();
       const int end = std::max(v.last_reader, s);
       if (end < first_dynamic_) ends[end].push_back(id);
     }
     for (int32_t id : ends[s]) ranges.give(values_[id].offset, aligned(values_[id].bytes));
   }
   arena_bytes_ = workspace_max_ + ranges.top();
+  return {};
 }
 
 // What a run executes, and the views whose memory changes from run to run.

@@ -32,7 +32,8 @@ class StepInfer final : public ops::InferContext {
     if (!has_output(i)) return;
     int64_t n = 0;
     size_t bytes = 0;
-    if (!checked_size(shape.dims(), &n) || !dense_bytes(dtype, n, &bytes)) {
+    made_ |= i < 64 ? uint64_t{1} << i : 0;
+    if (!checked_size(shape.dims(), &n) || !dense_bytes(dtype, n, &bytes) || bytes > Plan::kMaxBytes) {
       error_ =
           fail(Code::invalid_argument, "output %d would have the impossible shape %s of %s", i, to_text(shape).c_str(), dtype_name(dtype));
       return;
@@ -62,7 +63,12 @@ class StepInfer final : public ops::InferContext {
 
   bool deferred() const { return deferred_; }
   size_t workspace() const { return workspace_; }
-  Status take_error() { return std::move(error_); }
+  Status take_error() {
+    // A named output that the operator does not make in this form must not be read.
+    for (size_t i = 0; error_.ok() && i < step_.outputs.size() && i < 64; ++i)
+      if (has_output(static_cast<int>(i)) && !(made_ >> i & 1)) return fail(Code::unsupported, "output %zu is not made by this operator", i);
+    return std::move(error_);
+  }
 
  private:
   PlanValue& value(int out) { return plan_.values_[step_.outputs[out]]; }
@@ -71,6 +77,7 @@ class StepInfer final : public ops::InferContext {
   const bool dynamic_;
   bool deferred_ = false;
   size_t workspace_ = 0;
+  uint64_t made_ = 0;  // outputs that were set
   Status error_;
 };
 
@@ -136,8 +143,12 @@ void Plan::set_requested(int output, bool requested) {
 
 // Runs a step whose outputs decide shapes and whose inputs are all known, into the plan's own memory.
 Status Plan::evaluate(const Step& step, size_t workspace) {
-  bool wanted = false;
-  for (int32_t id : step.outputs) wanted |= id != model::kNone && program_.needed(id) && !values_[id].is_known;
+  bool wanted = false, empty = true;
+  for (int32_t id : step.outputs) {
+    if (id == model::kNone) continue;
+    wanted |= program_.needed(id) && !values_[id].is_known;
+    empty &= values_[id].bytes == 0;
+  }
   if (!wanted) return {};
   auto& [inputs, outputs, in, out] = scratch_;  // members, so that a decode step allocates nothing
   inputs.resize(std::max(inputs.size(), step.inputs.size()));
@@ -160,8 +171,10 @@ Status Plan::evaluate(const Step& step, size_t workspace) {
     outputs[i].data = v.content.data();
     out[i] = &outputs[i];
   }
-  const AlignedBuffer memory(workspace);
-  HOTSET_TRY(step.kernel->run({in, out, memory.data(), &inline_pool_}));
+  if (!empty) {
+    const AlignedBuffer memory(workspace);
+    HOTSET_TRY(step.kernel->run({in, out, memory.data(), &inline_pool_}));
+  }
   for (int32_t id : step.outputs) {
     if (id == model::kNone) continue;
     PlanValue& v = values_[id];
@@ -282,7 +295,7 @@ Status Plan::prepare() {
     any_dirty_ = false;
   }
   if (layout_dirty_) {
-    layout();
+    HOTSET_TRY(layout());
     layout_dirty_ = false;
   }
   return {};

@@ -38,6 +38,7 @@ struct PlanValue {
 
 class Plan {
  public:
+  static constexpr size_t kMaxBytes = size_t{1} << 47;  // of one value, and of all together: what can be addressed
   explicit Plan(const Program& program);
 
   // Input `i` of the graph: type, shape, and data when the program needs its content for shapes.
@@ -87,13 +88,13 @@ class Plan {
   Status infer_step(const Step& step, size_t* workspace, bool dynamic, bool* deferred);
   Status evaluate(const Step& step, size_t workspace);
   const Tensor* known(int32_t id, bool dynamic);
-  void layout();  // layout.cpp, with its steps in order:
+  Status layout();  // layout.cpp, with its steps in order:
   void find_live_steps();
   void place_values();
   void find_last_readers();
   void place_outputs();
   void join_overwritten();
-  void assign_offsets();
+  Status assign_offsets();
   void list_active_steps();
 
   const Program& program_;
