@@ -7,7 +7,13 @@ import pathlib
 import subprocess
 import sys
 
+import hypothesis
 import pytest
+
+# The same cases each time, so that a failure is the change's; HOTSET_RANDOM_TESTS=1 looks for new ones.
+hypothesis.settings.register_profile("repeatable", derandomize=True)
+if not os.environ.get("HOTSET_RANDOM_TESTS"):
+    hypothesis.settings.load_profile("repeatable")
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 

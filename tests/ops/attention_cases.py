@@ -154,7 +154,8 @@ class GqaCase:
         rotary = x[7] is None or (size % 16 == 0 and x[7].shape[1] % 8 == 0)
         quant = a.get("k_quant_type") == a.get("v_quant_type") and self.cache_type != np.dtype(F8)
         aligned = size % 8 == 0 and (not a.get("sliding_window_cache") or not self.bits or size % (128 // self.bits) == 0)
-        return self.dtype in (np.float32, np.float16) and x[14] is None and rotary and quant and aligned and x[0].shape[1] > 0
+        present = self.mode != "no_past" or not self.bits  # it wants the present outputs of a quantised cache
+        return self.dtype in (np.float32, np.float16) and x[14] is None and rotary and quant and aligned and present and x[0].shape[1] > 0
 
     def check(self, got, expected):
         """Outputs in order, "no_past" without present; expected as the reference gives it."""
