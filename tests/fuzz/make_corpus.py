@@ -84,7 +84,9 @@ def main():
     for call in CALLS[::8]:
         (folder / "model" / call.name.replace("::", ".")).write_bytes(model_of(call))
         (folder / "graph" / ("model-" + call.name.replace("::", "."))).write_bytes(b"m\1" + model_of(call))
-    (folder / "options" / "all").write_text("intra_op_num_threads=4\nhotset.trace=1\nhotset.fuse=false\nhotset.cpu_activation=int8\nep.cuda.x=1\n")
+    (folder / "options" / "all").write_text(
+        "intra_op_num_threads=4\nhotset.trace=1\nhotset.fuse=false\nhotset.cpu_activation=int8\nep.cuda.x=1\n"
+    )
 
 
 main()

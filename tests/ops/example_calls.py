@@ -42,7 +42,9 @@ def i32(*values):
 
 def elementwise():
     x, y = f32(2, 3, 4), f32(3, 1)
-    for op in "Sigmoid Tanh Softplus Relu LeakyRelu Elu HardSigmoid Neg Abs Sign Exp Log Sqrt Reciprocal Sin Cos Tan Asin Acos Atan".split():
+    for (
+        op
+    ) in "Sigmoid Tanh Softplus Relu LeakyRelu Elu HardSigmoid Neg Abs Sign Exp Log Sqrt Reciprocal Sin Cos Tan Asin Acos Atan".split():
         yield Call(op, [x])
     for op in "Sinh Cosh Erf Floor Ceil Round IsNaN IsInf".split():
         yield Call(op, [x])
@@ -142,14 +144,28 @@ def products():
     fused = {"transA": 0, "transB": 1, "alpha": 0.5, "transBatchA": 0, "transBatchB": 0}
     yield Call("FusedMatMul", [f32(2, 3, 4), f32(2, 5, 4)], fused, MICROSOFT)
     for domain in ("", MICROSOFT):
-        yield Call("DequantizeLinear", [np.arange(12, dtype=np.uint8).reshape(3, 4), f32(4), np.arange(4, dtype=np.uint8)], {"axis": 1}, domain, required=2)
+        yield Call(
+            "DequantizeLinear",
+            [np.arange(12, dtype=np.uint8).reshape(3, 4), f32(4), np.arange(4, dtype=np.uint8)],
+            {"axis": 1},
+            domain,
+            required=2,
+        )
     blocks = [np.arange(12, dtype=np.int8).reshape(3, 4), f32(3, 2)]
     yield Call("DequantizeLinear", blocks, {"axis": 1, "block_size": 2}, note="blocks")
     for bits in (2, 4, 8):
         b = np.arange(5 * 2 * 4 * bits).reshape(5, 2, 4 * bits).astype(np.uint8)
         zeros = np.arange(5 * -(-2 * bits // 8)).reshape(5, -1).astype(np.uint8)
         attributes = {"K": 64, "N": 5, "bits": bits, "block_size": 32, "accuracy_level": 4 if bits == 4 else 0}
-        yield Call("MatMulNBits", [f32(3, 64), b, f32(5, 2), zeros, None, f32(5)], attributes, MICROSOFT, constant=(1, 2, 3, 5), required=3, note=f"{bits}bits")
+        yield Call(
+            "MatMulNBits",
+            [f32(3, 64), b, f32(5, 2), zeros, None, f32(5)],
+            attributes,
+            MICROSOFT,
+            constant=(1, 2, 3, 5),
+            required=3,
+            note=f"{bits}bits",
+        )
     yield Call("MatMulNBits", [f32(3, 64), b, f32(5, 2)], attributes, MICROSOFT, note="fed")
 
 
@@ -159,7 +175,9 @@ def attention():
     past = f32(1, 2, 2, 8)
     cached = [q, kv, kv, None, past, past]
     yield Call("Attention", cached, {"q_num_heads": 4, "kv_num_heads": 2, "scale": 0.3}, opset=24, outputs=3, required=3, note="cache")
-    yield Call("MultiHeadAttention", [q, q, q, f32(96), np.ones((1, 3), np.int32), f32(1, 4, 3, 3)], {"num_heads": 4}, MICROSOFT, required=3)
+    yield Call(
+        "MultiHeadAttention", [q, q, q, f32(96), np.ones((1, 3), np.int32), f32(1, 4, 3, 3)], {"num_heads": 4}, MICROSOFT, required=3
+    )
     past = f32(1, 4, 2, 8)
     cached = [q, q, q, None, None, None, past, past]
     yield Call("MultiHeadAttention", cached, {"num_heads": 4, "unidirectional": 1}, MICROSOFT, outputs=3, required=1, note="cache")
@@ -171,7 +189,9 @@ def attention():
     attributes = heads | {"do_rotary": 1, "local_window_size": 4, "softcap": 5.0, "scale": 0.3}
     full = [q, kv, kv, past, past, *rest, i64(2, 3, 4).reshape(1, 3), f32(1, 1, 3, 5), f32(4), None, None, f32(8), f32(8)]
     yield Call("GroupQueryAttention", full, attributes, MICROSOFT, outputs=3, required=9)
-    yield Call("GroupQueryAttention", [f32(1, 3, 8 * 8), None, None, None, None, i32(2), np.int32(3)], heads, MICROSOFT, outputs=3, note="prompt")
+    yield Call(
+        "GroupQueryAttention", [f32(1, 3, 8 * 8), None, None, None, None, i32(2), np.int32(3)], heads, MICROSOFT, outputs=3, note="prompt"
+    )
     for bits, dtype in ((8, np.int8), (4, np.uint8)):
         past = np.zeros((1, 2, 6, bits), dtype)
         quantised = heads | {"k_quant_type": "PER_TENSOR", "v_quant_type": "PER_CHANNEL", "kv_cache_bit_width": bits}
@@ -209,10 +229,23 @@ def experts():
     codes = [np.arange(3 * n * k // 2).reshape(3, n, -1).astype(np.uint8) for n, k in ((64, 32), (32, 64))]
     scales, zeros = [f32(3, 64, 1), f32(3, 32, 2)], [np.full((3, 64, 1), 8, np.uint8), np.full((3, 32, 1), 0x88, np.uint8)]
     inputs = [x, router, codes[0], scales[0], None, codes[1], scales[1], None, codes[0], scales[0], None, zeros[0], zeros[1], zeros[0]]
-    yield Call("QMoE", inputs, silu | {"expert_weight_bits": 4, "block_size": 32}, MICROSOFT, constant=tuple(range(2, 14)), required=7, note="fc3")
+    yield Call(
+        "QMoE", inputs, silu | {"expert_weight_bits": 4, "block_size": 32}, MICROSOFT, constant=tuple(range(2, 14)), required=7, note="fc3"
+    )
     bytes_scale = [np.full((3, 128, 1), 127, np.uint8), np.full((3, 32, 2), 127, np.uint8)]
     codes = [np.arange(3 * n * k // 2).reshape(3, k, -1).astype(np.uint8) for n, k in ((128, 32), (32, 64))]
-    inputs = [x, router, codes[0], bytes_scale[0], None, codes[1], bytes_scale[1], *[None] * 8, np.ones(3, np.float32), np.ones(3, np.float32)]
+    inputs = [
+        x,
+        router,
+        codes[0],
+        bytes_scale[0],
+        None,
+        codes[1],
+        bytes_scale[1],
+        *[None] * 8,
+        np.ones(3, np.float32),
+        np.ones(3, np.float32),
+    ]
     yield Call("QMoE", inputs, swiglu | {"quant_type": "fp4", "block_size": 32}, MICROSOFT, constant=(2, 3, 5, 6, 15, 16), note="fp4")
 
 

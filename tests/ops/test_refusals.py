@@ -37,8 +37,12 @@ def model_of(call):
     outputs = [f"y{i}" for i in range(call.outputs)]
     node = helper.make_node(call.op, names, outputs, name="node", domain=call.domain)
     for name, value in call.attributes.items():
-        node.attribute.append(helper.make_attribute(name, value) if value != [] else onnx.AttributeProto(name=name, type=onnx.AttributeProto.INTS))
-    graph = helper.make_graph([node], "one", fed, [helper.make_tensor_value_info(o, TensorProto.FLOAT, None) for o in outputs], initializers)
+        node.attribute.append(
+            helper.make_attribute(name, value) if value != [] else onnx.AttributeProto(name=name, type=onnx.AttributeProto.INTS)
+        )
+    graph = helper.make_graph(
+        [node], "one", fed, [helper.make_tensor_value_info(o, TensorProto.FLOAT, None) for o in outputs], initializers
+    )
     opsets = [helper.make_opsetid("", call.opset)] + ([helper.make_opsetid(call.domain, 1)] if call.domain else [])
     return helper.make_model(graph, opset_imports=opsets, ir_version=IR_VERSION).SerializeToString()
 
@@ -187,7 +191,11 @@ def test_attributes(call):
         elif isinstance(value, list):
             values = [[], [0] * 70, [-1], [9], [2**63 - 1] * len(value), [-(2**63)] * len(value), value * 2, value[:1] * len(value)]
         else:
-            values = [helper.make_tensor("v", 1, [2], [1.0, 2.0]), helper.make_tensor("v", 1, [0], []), helper.make_tensor("v", 8, [1], [b"x"])]
+            values = [
+                helper.make_tensor("v", 1, [2], [1.0, 2.0]),
+                helper.make_tensor("v", 1, [0], []),
+                helper.make_tensor("v", 8, [1], [b"x"]),
+            ]
         check(dataclasses.replace(call, attributes={k: v for k, v in call.attributes.items() if k != name}), f"no {name}")
         for other in values:
             check(dataclasses.replace(call, attributes=call.attributes | {name: other}), f"{name} {other}")

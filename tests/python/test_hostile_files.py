@@ -171,7 +171,13 @@ def graph(nodes, inputs=(), outputs=(), tensors=()):
     inputs = [value(i) if isinstance(i, str) else i for i in inputs]
     outputs = [value(o) if isinstance(o, str) else o for o in outputs]
     return b"".join(
-        [*(field(1, n) for n in nodes), field(2, "g"), *(field(5, t) for t in tensors), *(field(11, i) for i in inputs), *(field(12, o) for o in outputs)]
+        [
+            *(field(1, n) for n in nodes),
+            field(2, "g"),
+            *(field(5, t) for t in tensors),
+            *(field(11, i) for i in inputs),
+            *(field(12, o) for o in outputs),
+        ]
     )
 
 
@@ -212,7 +218,14 @@ def test_truncated_data(tmp_path):
 
 def test_no_models(tmp_path):
     rng = np.random.default_rng(1)
-    cases = [b"", b"\0", b"PK\x03\x04" + bytes(100), b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n", rng.bytes(1000), bytes(100000)]
+    cases = [
+        b"",
+        b"\0",
+        b"PK\x03\x04" + bytes(100),
+        b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n",
+        rng.bytes(1000),
+        bytes(100000),
+    ]
     for data in cases:
         refused(data, "InvalidModel")
     refused(tmp_path, "NotFound", "not a file")
@@ -235,7 +248,19 @@ def test_cycles():
 def test_depth_bombs():
     inner = graph([node("Identity", ["x"], ["y"])], [], ["y"])
     for _ in range(2000):
-        inner = graph([node("If", ["c"], ["y"], subgraph("then_branch", inner), subgraph("else_branch", graph([node("Identity", ["x"], ["y"])], [], ["y"])))], [], ["y"])
+        inner = graph(
+            [
+                node(
+                    "If",
+                    ["c"],
+                    ["y"],
+                    subgraph("then_branch", inner),
+                    subgraph("else_branch", graph([node("Identity", ["x"], ["y"])], [], ["y"])),
+                )
+            ],
+            [],
+            ["y"],
+        )
     refused(model(inner + field(11, value("x")) + field(11, value("c", 9))), "Unsupported", "nested deeper than")
     message = b""
     for _ in range(3000):
@@ -246,7 +271,11 @@ def test_depth_bombs():
 def test_exponential_functions():
     functions = [function("F0", ["a"], ["b"], [node("Abs", ["a"], ["b"])])]
     for i in range(1, 40):
-        functions.append(function(f"F{i}", ["a"], ["b"], [node(f"F{i - 1}", ["a"], ["m"], domain="local"), node(f"F{i - 1}", ["m"], ["b"], domain="local")]))
+        functions.append(
+            function(
+                f"F{i}", ["a"], ["b"], [node(f"F{i - 1}", ["a"], ["m"], domain="local"), node(f"F{i - 1}", ["m"], ["b"], domain="local")]
+            )
+        )
     data = model(graph([node("F39", ["x"], ["y"], domain="local")], ["x"], ["y"]), functions)
     result = open_one(data, mebibytes=1024)  # 262144 calls are made before the refusal
     assert result["error"] == "Unsupported" and "calls of functions" in result["text"], result
@@ -263,7 +292,8 @@ def test_branches_that_share_bytes():
 
 
 @pytest.mark.parametrize(
-    "location", ["../outside", "a/../../outside", "/etc/passwd", "..", ".", "", "link", "folder/link", "a\0b", b"\xff\xfe", "a" * 5000, "folder"]
+    "location",
+    ["../outside", "a/../../outside", "/etc/passwd", "..", ".", "", "link", "folder/link", "a\0b", b"\xff\xfe", "a" * 5000, "folder"],
 )
 def test_external_data_stays_in_the_folder(tmp_path, location):
     (tmp_path / "outside").write_bytes(bytes(64))
@@ -340,7 +370,11 @@ def test_types():
     for dtype in (0, -1, 99, 10**6, 2**62):
         result = open_one(model(graph([node("Identity", ["w"], ["y"])], [], ["y"], [tensor("w", [1], bytes(4), dtype)])))
         assert result["error"] in ("InvalidModel", "Unsupported") and "tensor 'w'" in result["text"], result
-    refused(model(graph([node("Identity", ["w"], ["y"])], [], ["y"], [field(1, 1) + field(2, 8) + field(8, "w") + field(6, "text")])), "Unsupported", "'w'")
+    refused(
+        model(graph([node("Identity", ["w"], ["y"])], [], ["y"], [field(1, 1) + field(2, 8) + field(8, "w") + field(6, "text")])),
+        "Unsupported",
+        "'w'",
+    )
 
 
 def test_duplicate_names():
@@ -353,7 +387,14 @@ def test_duplicate_names():
     refused(model(graph(identity, ["x"], ["y", "y"])), "InvalidModel", "two graph outputs", "'y'")
     weights = [tensor("w", [1], bytes(4))] * 2
     refused(model(graph([node("Add", ["x", "w"], ["y"])], ["x"], ["y"], weights)), "InvalidModel", "two initializers", "'w'")
-    refused(model(graph([node("F", ["x"], ["y"], domain="local")], ["x"], ["y"]), [function("F", ["a"], ["b"], [node("Abs", ["a"], ["b"])])] * 2), "InvalidModel", "two functions", "'F'")
+    refused(
+        model(
+            graph([node("F", ["x"], ["y"], domain="local")], ["x"], ["y"]), [function("F", ["a"], ["b"], [node("Abs", ["a"], ["b"])])] * 2
+        ),
+        "InvalidModel",
+        "two functions",
+        "'F'",
+    )
 
 
 def test_values_from_nowhere():
@@ -373,7 +414,9 @@ def test_bytes_with_external_data(tmp_path):
     refused(data, "NotFound", "'w'", options={"session.model_external_initializers_file_folder_path": str(tmp_path / "absent")})
     escapes = model(graph([node("Add", ["x", "w"], ["y"])], [value("x", 1, [4])], ["y"], [external("w", [4], "../data")]))
     (tmp_path / "inner").mkdir()
-    refused(escapes, "InvalidModel", "not inside", options={"session.model_external_initializers_file_folder_path": str(tmp_path / "inner")})
+    refused(
+        escapes, "InvalidModel", "not inside", options={"session.model_external_initializers_file_folder_path": str(tmp_path / "inner")}
+    )
 
 
 def test_digits_as_a_dimension_name():
@@ -395,7 +438,11 @@ def test_local_functions():
     without = model(graph([node("Twice", ["one"], ["y"], domain="local")], [], ["y"], [one]), [body])
     assert runs(without) == [[2.0]]
     refused(model(graph([node("Absent", ["one"], ["y"], domain="local")], [], ["y"], [one]), [body]), "Unsupported", "local::Absent")
-    refused(model(graph([node("Twice", ["one", "one"], ["y"], domain="local")], [], ["y"], [one]), [body]), "InvalidModel", "2 inputs, its function has 1")
+    refused(
+        model(graph([node("Twice", ["one", "one"], ["y"], domain="local")], [], ["y"], [one]), [body]),
+        "InvalidModel",
+        "2 inputs, its function has 1",
+    )
     broken = function("Twice", ["X"], ["Y"], [node("Add", ["X", "ghost"], ["Y"])])
     refused(model(graph([node("Twice", ["one"], ["y"], domain="local")], [], ["y"], [one]), [broken]), "InvalidModel", "ghost")
 
@@ -413,7 +460,14 @@ def constant(name, *numbers):
         ([node("ConstantOfShape", ["s"], ["y"])], (-1,)),
         ([node("Expand", ["one", "s"], ["y"])], (2**20, 2**20)),
         ([node("Tile", ["one", "s"], ["y"])], (2**41,)),
-        ([node("ConstantOfShape", ["s"], ["a"]), *[node("Identity" if i % 2 else "Exp", [f"a{i}" if i else "a"], [f"a{i + 1}"]) for i in range(8)], node("ReduceSum", ["a8"], ["y"])], (2**42,)),
+        (
+            [
+                node("ConstantOfShape", ["s"], ["a"]),
+                *[node("Identity" if i % 2 else "Exp", [f"a{i}" if i else "a"], [f"a{i + 1}"]) for i in range(8)],
+                node("ReduceSum", ["a8"], ["y"]),
+            ],
+            (2**42,),
+        ),
         ([node("Range", ["zero", "many", "step"], ["y"])], ()),
     ],
 )
