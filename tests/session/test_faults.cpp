@@ -104,8 +104,8 @@ Result<std::unique_ptr<Kernel>> make(const OpContext&) {
 
 }  // namespace
 
-HOTSET_OPS(test_faults, {"tests", "Throw", 1, kLatest, make<Throw>}, {"tests", "Slow", 1, kLatest, make<Slow>},
-           {"tests", "First", 1, kLatest, make<First>}, {"tests", "Late", 1, kLatest, make<Late>});
+HOTSET_OPS(test_faults, {"tests", "Throw", 1, kLatest, make<Throw>, {1, 1}}, {"tests", "Slow", 1, kLatest, make<Slow>, {1, 1}},
+           {"tests", "First", 1, kLatest, make<First>, {1, 1}}, {"tests", "Late", 1, kLatest, make<Late>, {2, 2}});
 
 // Takes the place of the generated table of the library's operators.
 extern const OpList* const kOpLists[];
