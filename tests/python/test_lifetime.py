@@ -23,6 +23,7 @@ def mappings():
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+@pytest.mark.sanitizer_unfit
 def test_rounds_leave_memory_files_and_threads_flat(demo):
     x = {"input_ids": np.array([[5, 6, 7]])}
 
@@ -47,6 +48,7 @@ def test_rounds_leave_memory_files_and_threads_flat(demo):
     assert after[0] - before[0] < 2048 and after[1:3] == before[1:3] and after[3] - before[3] < 10, (before, after)
 
 
+@pytest.mark.sanitizer_unfit
 def test_outputs_are_freed(add_path):
     session = hotset.InferenceSession(add_path)
     x = {"x": np.ones((1000, 1000, 3), np.float32)}
@@ -80,6 +82,7 @@ def test_exit_is_quiet(code):
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="fork")
+@pytest.mark.skipif(os.environ.get("HOTSET_SANITIZED") == "tsan", reason="the thread sanitizer allows no threads after fork")
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_forked_child(demo):
     """The child may drop what it inherited and open its own; using the parent's is an error, not a hang."""

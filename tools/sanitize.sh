@@ -1,0 +1,39 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# The whole test suite under sanitizers: native programs first, then pytest with the sanitized library. Any finding fails it.
+# usage: tools/sanitize.sh asan|tsan [pytest arguments]     asan: addresses, leaks (native programs) and undefined behaviour
+# Needs gcc, and a Python environment with what `pip install '.[test]'` brings. JOBS=1 limits the compiler processes.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+kind=${1:-}
+case $kind in
+  asan) sanitizers=address,undefined ;;
+  tsan) sanitizers=thread ;;
+  *) sed -n 's/^# usage: //p' "$0" >&2; exit 2 ;;
+esac
+shift
+build=build-$kind
+options=(-Dtests=true -Dcuda=disabled -Dbuildtype=debugoptimized "-Db_sanitize=$sanitizers" -Db_lundef=false)
+
+export ASAN_OPTIONS=detect_leaks=1:detect_stack_use_after_return=1:strict_string_checks=1
+export UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1
+export TSAN_OPTIONS="halt_on_error=0:exitcode=66:second_deadlock_stack=1:suppressions=$PWD/tools/tsan.supp"
+python=${PYTHON:-python3}
+if [ -f "$build/build.ninja" ]; then
+  "$python" -m mesonbuild.mesonmain setup --reconfigure "$build" >/dev/null
+else
+  "$python" -m mesonbuild.mesonmain setup "$build" "${options[@]}"
+fi
+"$python" -m mesonbuild.mesonmain compile -C "$build" ${JOBS:+-j "$JOBS"}
+"$python" -m mesonbuild.mesonmain test -C "$build" --no-rebuild --print-errorlogs --num-processes "${JOBS:-2}" --timeout-multiplier 10
+
+"$python" tools/gen_cdef.py include/hotset/hotset.h python/hotset/_cdef.h
+runtime=$(gcc -print-file-name="lib$kind.so")
+if [ "$kind" = asan ]; then
+  runtime="$runtime $(gcc -print-file-name=libubsan.so) $(g++ -print-file-name=libstdc++.so)"
+  ASAN_OPTIONS+=:detect_leaks=0  # the interpreter keeps what it has
+fi
+# Left out: the native programs (done above), and what asks for an installed package, the compiler's speed or flat memory.
+export PYTHONPATH=$PWD/python HOTSET_LIBRARY=$PWD/$build/native/libhotset.so.1 HOTSET_TEST_BUILD=$PWD/$build HOTSET_SANITIZED=$kind
+LD_PRELOAD=$runtime "$python" -m pytest -p no:cacheprovider --timeout 3000 --ignore tests/test_native.py --ignore tests/test_package.py \
+  -m "not sanitizer_unfit" "$@"
