@@ -29,7 +29,8 @@ def pytest_runtest_setup(item):
 
 def tool_environment() -> dict[str, str]:
     """This Python's scripts (ninja, meson) come first, also when its virtual environment is not activated."""
-    return os.environ | {"PATH": str(pathlib.Path(sys.executable).parent) + os.pathsep + os.environ.get("PATH", "")}
+    environment = {key: value for key, value in os.environ.items() if key != "LD_PRELOAD"}  # of a sanitizer: not for compilers
+    return environment | {"PATH": str(pathlib.Path(sys.executable).parent) + os.pathsep + os.environ.get("PATH", "")}
 
 
 @contextlib.contextmanager

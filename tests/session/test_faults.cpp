@@ -28,6 +28,7 @@ void* operator new(size_t n, std::align_val_t alignment) {
   return p ? p : throw std::bad_alloc();
 }
 void operator delete(void* p, std::align_val_t) noexcept { std::free(p); }
+void operator delete(void* p, size_t, std::align_val_t) noexcept { std::free(p); }
 
 namespace hotset::ops {
 namespace {
