@@ -51,7 +51,8 @@ int fuse(Graph& graph) {
     Node& product = graph.nodes[n];
     if (product.op_type != "MatMulNBits" || product.domain != "com.microsoft") continue;
     if (product.inputs.size() > 5 && product.inputs[5] != kNone) continue;
-    const ValueId y = product.outputs[0];
+    const ValueId y = product.outputs.empty() ? kNone : product.outputs[0];
+    if (y == kNone) continue;  // its kernel refuses that
     if (readers.count[y] != 1 || readers.last[y] < 0) continue;
     Node& add = graph.nodes[readers.last[y]];
     if (product.guards != add.guards) continue;

@@ -21,6 +21,7 @@ class Call:
     constant: tuple = ()  # inputs that are initializers
     required: int = 0  # inputs from 0 on that cannot be left out; 0: all
     note: str = ""
+    unnamed: bool = False  # output 0 has no name
 
     @property
     def name(self):

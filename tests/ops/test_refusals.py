@@ -34,14 +34,14 @@ def model_of(call):
             initializers.append(tensor(f"x{i}", array))
         else:
             fed.append(helper.make_tensor_value_info(f"x{i}", onnx_type(np.asarray(array).dtype), None))
-    outputs = [f"y{i}" for i in range(call.outputs)]
+    outputs = ["" if call.unnamed and i == 0 else f"y{i}" for i in range(call.outputs)]
     node = helper.make_node(call.op, names, outputs, name="node", domain=call.domain)
     for name, value in call.attributes.items():
         node.attribute.append(
             helper.make_attribute(name, value) if value != [] else onnx.AttributeProto(name=name, type=onnx.AttributeProto.INTS)
         )
     graph = helper.make_graph(
-        [node], "one", fed, [helper.make_tensor_value_info(o, TensorProto.FLOAT, None) for o in outputs], initializers
+        [node], "one", fed, [helper.make_tensor_value_info(o, TensorProto.FLOAT, None) for o in outputs if o], initializers
     )
     opsets = [helper.make_opsetid("", call.opset)] + ([helper.make_opsetid(call.domain, 1)] if call.domain else [])
     return helper.make_model(graph, opset_imports=opsets, ir_version=IR_VERSION).SerializeToString()
@@ -69,7 +69,7 @@ def check(call, what):
         assert "node 'node'" in text or "has no NumPy counterpart" in text or isinstance(result, hotset.OutOfMemory), (what, text)
         assert "\n" not in text
     else:
-        assert len(result) == call.outputs
+        assert len(result) == call.outputs - call.unnamed
     return result
 
 
@@ -144,6 +144,9 @@ def test_number_of_inputs(call):
     many = dataclasses.replace(call, inputs=call.inputs + [np.float32(0)] * 70)
     if call.op not in ("Concat", "Max", "Min", "Sum"):
         assert isinstance(check(many, "70 more inputs"), hotset.Error)
+    if call.outputs == 1:
+        result = check(dataclasses.replace(call, unnamed=True, outputs=2), "output 0 without a name")
+        assert isinstance(result, hotset.Error) or call.op == "Split"
     for n in (call.outputs + 1, 80):
         result = check(dataclasses.replace(call, outputs=n), f"{n} outputs")
         assert n < 80 or isinstance(result, hotset.Error)
