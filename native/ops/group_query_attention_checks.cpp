@@ -34,7 +34,7 @@ Result<Attributes> parse(const OpContext& c) {
   if (smooth < -1 || smooth > 1) return refuse("smooth_softmax", number(smooth), "-1, 0 or 1");
   if (qk < 0 || qk > 2) return refuse("qk_output", number(qk), "0, 1 or 2");
   a.causal = causal == 1;
-  a.window = window > 0 ? window : 0;
+  a.window = window > 0 ? std::min(window, int64_t{1} << 40) : 0;  // so that positions can be added to it
   a.windowed_cache = windowed == 1;
   a.rotary = rotary == 1;
   a.interleaved = interleaved == 1;
