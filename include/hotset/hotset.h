@@ -123,6 +123,7 @@ typedef enum hotset_device {
 enum { HOTSET_MAX_RANK = 8 };
 
 /* A view of a dense tensor, in the meaning of DLPack: no ownership, data pointer, element type, shape, strides.
+ * data is aligned to its elements.
  * As input:  data holds shape[0] * ... * shape[rank-1] elements of dtype; `bytes` is the size of the buffer, at least that much.
  * As output: data == NULL and bytes == 0 asks the library to allocate: data, bytes and owner are set, free with hotset_tensor_free.
  *            A tensor whose owner is set (the result of an earlier run) counts as such: its old data are freed when the call

@@ -65,6 +65,9 @@ Status read_tensor(const hotset_tensor& from, const char* what, Tensor* out) {
   }
   HOTSET_FAIL_IF(any && !dense && n > 1, invalid_argument, "%s: the tensor is not dense row-major; make a contiguous copy", what);
   HOTSET_FAIL_IF(!from.data && bytes, invalid_argument, "%s: data is NULL", what);
+  const size_t element = std::clamp<size_t>(static_cast<size_t>(dtype_bits(out->dtype)) / 8, 1, 8);
+  HOTSET_FAIL_IF(reinterpret_cast<uintptr_t>(from.data) % element != 0, invalid_argument,
+                 "%s: data is not aligned to elements of %zu bytes; make an aligned copy", what, element);
   HOTSET_FAIL_IF(from.bytes < bytes, invalid_argument, "%s: the buffer has %zu bytes, shape %s of %s needs %zu", what, from.bytes,
                  to_text(out->shape).c_str(), dtype_name(out->dtype), bytes);
   out->data = from.data;

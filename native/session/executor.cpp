@@ -74,6 +74,10 @@ Status Session::bind_output(RunState& state, int o) {
   slot.result.dtype = v.tensor.dtype;
   slot.result.shape = v.tensor.shape;
   if (slot.data) {
+    const size_t element = std::clamp<size_t>(static_cast<size_t>(dtype_bits(v.tensor.dtype)) / 8, 1, 8);
+    HOTSET_FAIL_IF(reinterpret_cast<uintptr_t>(slot.data) % element != 0, invalid_argument,
+                   "output '%s': the buffer is not aligned to elements of %zu bytes", graph().values[graph().outputs[o]].name.c_str(),
+                   element);
     HOTSET_FAIL_IF(slot.bytes < v.bytes, invalid_argument, "output '%s': the buffer has %zu bytes, shape %s of %s needs %zu",
                    graph().values[graph().outputs[o]].name.c_str(), slot.bytes, to_text(v.tensor.shape).c_str(), dtype_name(v.tensor.dtype),
                    v.bytes);
@@ -173,7 +177,11 @@ Status Session::execute(RunState& state, const RunControl* control) {
     state.buffers_changed = true;
     if (state.arena.bytes() < plan.arena_bytes()) {
       state.arena = AlignedBuffer();  // the old block goes first: nothing in it outlives a run
-      state.arena = AlignedBuffer(plan.arena_bytes());
+      try {
+        state.arena = AlignedBuffer(plan.arena_bytes());
+      } catch (const std::bad_alloc&) {
+        return fail(Code::out_of_memory, "cannot allocate %zu bytes for the values of this run", plan.arena_bytes());
+      }
     }
     plan.bind_arena(state.arena.data());
     for (Plan::ActiveStep& active : plan.active()) {

@@ -17,6 +17,7 @@
 namespace hotset {
 namespace {
 constexpr size_t kFoldNow = size_t{64} << 10;  // results up to this are computed at creation, larger ones when first needed
+constexpr size_t kAlignNow = size_t{1} << 20;
 constexpr size_t kHugePages = size_t{4} << 20;
 constexpr int kNewestOpset = 28;  // of ai.onnx
 }  // namespace
@@ -25,7 +26,8 @@ void AlignedBuffer::Free::operator()(void* p) const { ::operator delete(p, std::
 
 AlignedBuffer::AlignedBuffer(size_t bytes) : bytes_(bytes) {
   if (!bytes) return;
-  data_.reset(::operator new(bytes, std::align_val_t{kAlignment}));
+  data_.reset(::operator new(bytes, std::align_val_t{kAlignment}, std::nothrow));
+  if (!data_) throw std::bad_alloc();
 #if defined(__linux__)
   if (bytes >= kHugePages) {
     const uintptr_t page = 4096, from = (reinterpret_cast<uintptr_t>(data_.get()) + page - 1) & ~(page - 1);
@@ -53,6 +55,7 @@ Result<std::unique_ptr<Program>> Program::build(std::unique_ptr<model::Model> mo
     remove_dead_nodes(graph);
     fuse(graph);
   }
+  p->align_constants();
   HOTSET_TRY(p->create_kernels(settings));
   const size_t n = graph.values.size();
   p->constants_.resize(n);
@@ -73,6 +76,20 @@ Result<std::unique_ptr<Program>> Program::build(std::unique_ptr<model::Model> mo
     p->expert_layers_.push_back(static_cast<int32_t>(s));
   }
   return p;
+}
+
+// Files align nothing. Kernels read weights at any byte; of indices, scales and the like, which are small, they get aligned copies.
+void Program::align_constants() {
+  for (model::Constant& c : model_->graph.constants) {
+    Tensor& t = c.tensor;
+    const size_t element = std::min<size_t>(static_cast<size_t>(dtype_bits(t.dtype)) / 8, 8), bytes = t.bytes();
+    if (!t.data || element < 2 || reinterpret_cast<uintptr_t>(t.data) % element == 0 || bytes > kAlignNow || bytes == 0) continue;
+    folded_.emplace_back(bytes);
+    std::memcpy(folded_.back().data(), t.data, bytes);
+    t.data = folded_.back().data();
+    folded_bytes_ += bytes;
+    folded_bound_ += bytes;
+  }
 }
 
 Status Program::create_kernels(const Settings& settings) {

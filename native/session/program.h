@@ -77,6 +77,7 @@ class Program {
 
  private:
   Program() = default;
+  void align_constants();
   Status create_kernels(const Settings& settings);
   void mark_needed();
   void find_in_place();
