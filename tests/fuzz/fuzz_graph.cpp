@@ -56,7 +56,7 @@ void operator delete[](void* p, std::align_val_t) noexcept { release(p); }
 void operator delete(void* p, size_t, std::align_val_t) noexcept { release(p); }
 void operator delete[](void* p, size_t, std::align_val_t) noexcept { release(p); }
 
-extern "C" const char* __asan_default_options() { return "alloc_dealloc_mismatch=0:allocator_may_return_null=1:max_allocation_size_mb=64:detect_leaks=1"; }
+extern "C" const char* __asan_default_options() { return "alloc_dealloc_mismatch=0:allocator_may_return_null=1:max_allocation_size_mb=32:detect_leaks=1"; }
 
 namespace {
 
@@ -81,7 +81,7 @@ struct Reader {
 
   uint8_t byte() { return at < end ? *at++ : 0; }
   std::string text() {
-    const size_t n = std::min<size_t>(byte(), static_cast<size_t>(end - at));
+    const size_t wanted = byte(), n = std::min(wanted, static_cast<size_t>(end - at));
     std::string s(reinterpret_cast<const char*>(at), n);
     at += n;
     return s;
@@ -281,7 +281,8 @@ bool run(Session& session, const Case& c, std::vector<std::string>* results, int
     size_t bytes = 0;
     if (content.dims.size() > static_cast<size_t>(kMaxRank)) return false;
     Tensor t{nullptr, static_cast<DType>(content.dtype), Shape(std::span<const int64_t>(content.dims))};
-    if (!dense_bytes(t.dtype, t.size(), &bytes)) return false;  // what the C functions refuse
+    int64_t n = 0;
+    if (!checked_size(content.dims, &n) || !dense_bytes(t.dtype, n, &bytes)) return false;  // what the C functions refuse
     memory.emplace_back(new char[std::max<size_t>(bytes, 1)]);
     if (bytes) std::memcpy(memory.back().get(), content.bytes.data(), bytes);
     t.data = memory.back().get();
@@ -303,10 +304,11 @@ bool run(Session& session, const Case& c, std::vector<std::string>* results, int
     check_text(status);
   } else {
     results->clear();
-    for (OutputSlot& slot : state->outputs) {
-      results->emplace_back(static_cast<const char*>(slot.result.data), slot.result.bytes());
-      if (!slot.data) std::free(slot.owned);
-    }
+    std::vector<std::unique_ptr<void, decltype(&std::free)>> owned;
+    owned.reserve(state->outputs.size());
+    for (OutputSlot& slot : state->outputs)
+      if (!slot.data) owned.emplace_back(slot.owned, &std::free);
+    for (OutputSlot& slot : state->outputs) results->emplace_back(static_cast<const char*>(slot.result.data), slot.result.bytes());
   }
   session.release(std::move(state));
   return status.ok();
