@@ -116,18 +116,30 @@ const char* kind_name(AttributeKind kind) {
 
 // What the file holds, in the order of the variant's alternatives.
 const char* kind_name(const model::Attribute& attribute) {
-  constexpr const char* kNames[] = {"of a kind without a use here", "an int",           "a float",  "a string", "a list of ints",
-                                    "a list of floats",             "a list of strings", "a tensor", "a graph"};
+  constexpr const char* kNames[] = {"of a kind without a use here",
+                                    "an int",
+                                    "a float",
+                                    "a string",
+                                    "a list of ints",
+                                    "a list of floats",
+                                    "a list of strings",
+                                    "a tensor",
+                                    "a graph"};
   return kNames[attribute.value.index()];
 }
 
 bool is_kind(const model::Attribute& attribute, AttributeKind kind) {
   switch (kind) {
-    case AttributeKind::integer: return std::holds_alternative<int64_t>(attribute.value);
-    case AttributeKind::number: return std::holds_alternative<float>(attribute.value);
-    case AttributeKind::text: return std::holds_alternative<std::string>(attribute.value);
-    case AttributeKind::integers: return std::holds_alternative<std::vector<int64_t>>(attribute.value);
-    case AttributeKind::tensor: return std::holds_alternative<model::Constant>(attribute.value);
+    case AttributeKind::integer:
+      return std::holds_alternative<int64_t>(attribute.value);
+    case AttributeKind::number:
+      return std::holds_alternative<float>(attribute.value);
+    case AttributeKind::text:
+      return std::holds_alternative<std::string>(attribute.value);
+    case AttributeKind::integers:
+      return std::holds_alternative<std::vector<int64_t>>(attribute.value);
+    case AttributeKind::tensor:
+      return std::holds_alternative<model::Constant>(attribute.value);
   }
   return false;
 }

@@ -66,7 +66,8 @@ class StepInfer final : public ops::InferContext {
   Status take_error() {
     // A named output that the operator does not make in this form must not be read.
     for (size_t i = 0; error_.ok() && i < step_.outputs.size() && i < 64; ++i)
-      if (has_output(static_cast<int>(i)) && !(made_ >> i & 1)) return fail(Code::unsupported, "output %zu is not made by this operator", i);
+      if (has_output(static_cast<int>(i)) && !(made_ >> i & 1))
+        return fail(Code::unsupported, "output %zu is not made by this operator", i);
     return std::move(error_);
   }
 

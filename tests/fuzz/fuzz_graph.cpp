@@ -56,14 +56,23 @@ void operator delete[](void* p, std::align_val_t) noexcept { release(p); }
 void operator delete(void* p, size_t, std::align_val_t) noexcept { release(p); }
 void operator delete[](void* p, size_t, std::align_val_t) noexcept { release(p); }
 
-extern "C" const char* __asan_default_options() { return "alloc_dealloc_mismatch=0:allocator_may_return_null=1:max_allocation_size_mb=32:detect_leaks=1"; }
+extern "C" const char* __asan_default_options() {
+  return "alloc_dealloc_mismatch=0:allocator_may_return_null=1:max_allocation_size_mb=32:detect_leaks=1";
+}
 
 namespace {
 
-constexpr int64_t kHostile[] = {INT64_MIN, INT64_MIN + 1, INT64_MAX, INT64_MAX - 1, INT32_MIN, INT32_MAX, int64_t{1} << 32, int64_t{1} << 53,
-                                int64_t{1} << 62, -(int64_t{1} << 40), 1000, 65536, 1 << 20, -1000};
-const float kHostileFloats[] = {0.0f, -0.0f, std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity(),
-                                -std::numeric_limits<float>::infinity(), 3e38f, -1.0f, 1e-45f};
+constexpr int64_t kHostile[] = {
+    INT64_MIN,        INT64_MIN + 1,    INT64_MAX,           INT64_MAX - 1, INT32_MIN, INT32_MAX, int64_t{1} << 32,
+    int64_t{1} << 53, int64_t{1} << 62, -(int64_t{1} << 40), 1000,          65536,     1 << 20,   -1000};
+const float kHostileFloats[] = {0.0f,
+                                -0.0f,
+                                std::numeric_limits<float>::quiet_NaN(),
+                                std::numeric_limits<float>::infinity(),
+                                -std::numeric_limits<float>::infinity(),
+                                3e38f,
+                                -1.0f,
+                                1e-45f};
 
 // A node, byte by byte. Reading past the end gives zeros.
 //
@@ -119,11 +128,16 @@ void put(std::string& to, T v) {
 // Element i of a pattern in a type, numbers small enough to be indices and sizes.
 void put_number(std::string& to, DType type, int64_t v) {
   switch (type) {
-    case DType::f32: return put(to, static_cast<float>(v));
-    case DType::f64: return put(to, static_cast<double>(v));
-    case DType::f16: return put(to, f32_to_f16(static_cast<float>(v)));
-    case DType::bf16: return put(to, f32_to_bf16(static_cast<float>(v)));
-    case DType::boolean: return put(to, static_cast<uint8_t>(v & 1));
+    case DType::f32:
+      return put(to, static_cast<float>(v));
+    case DType::f64:
+      return put(to, static_cast<double>(v));
+    case DType::f16:
+      return put(to, f32_to_f16(static_cast<float>(v)));
+    case DType::bf16:
+      return put(to, f32_to_bf16(static_cast<float>(v)));
+    case DType::boolean:
+      return put(to, static_cast<uint8_t>(v & 1));
     default: {
       const int bytes = dtype_bits(type) / 8;
       to.append(reinterpret_cast<const char*>(&v), static_cast<size_t>(std::clamp(bytes, 1, 8)));
@@ -144,9 +158,12 @@ void fill(Content* c, int how, Reader* r) {
   c->bytes.reserve(bytes + 16);
   if (pattern.empty()) pattern.assign(1, static_cast<char>(0xff));
   for (int64_t i = 0; c->bytes.size() < bytes; ++i) {
-    if (how == 3) c->bytes += pattern;
-    else if (how == 4) c->bytes += static_cast<char>(0xff);
-    else put_number(c->bytes, type, how == 0 ? 0 : how == 1 ? 1 : how == 2 ? i : i & 1);
+    if (how == 3)
+      c->bytes += pattern;
+    else if (how == 4)
+      c->bytes += static_cast<char>(0xff);
+    else
+      put_number(c->bytes, type, how == 0 ? 0 : how == 1 ? 1 : how == 2 ? i : i & 1);
   }
   c->bytes.resize(bytes);
 }
@@ -175,13 +192,17 @@ Message attribute_message(Reader* r) {
   Message m;
   m.add(1, r->text());
   switch (r->byte() % 6) {
-    case 0: return m.number(3, r->number()).number(20, 2);
-    case 1: return m.fixed(2, r->real()).number(20, 1);
-    case 2: return m.add(4, r->text()).number(20, 3);
+    case 0:
+      return m.number(3, r->number()).number(20, 2);
+    case 1:
+      return m.fixed(2, r->real()).number(20, 1);
+    case 2:
+      return m.add(4, r->text()).number(20, 3);
     case 3:
       for (int n = r->byte() % 80; n > 0; --n) m.number(8, r->number());
       return m.number(20, 7);
-    case 4: return m.add(5, tensor_message("", read_content(r))).number(20, 4);
+    case 4:
+      return m.add(5, tensor_message("", read_content(r))).number(20, 4);
     default:
       for (int n = r->byte() % 80; n > 0; --n) m.fixed(7, r->real());
       return m.number(20, 6);
@@ -247,7 +268,11 @@ Case read_node(Reader r) {
   graph.add(1, node).add(2, "g");
   for (const std::string& o : named) graph.add(12, Message().add(1, o));
   Message model;
-  model.number(1, 10).add(7, graph).add(8, proto::opset("", opset)).add(8, proto::opset("com.microsoft", 1)).add(8, proto::opset("hotset", 1));
+  model.number(1, 10)
+      .add(7, graph)
+      .add(8, proto::opset("", opset))
+      .add(8, proto::opset("com.microsoft", 1))
+      .add(8, proto::opset("hotset", 1));
   c.model = model.bytes;
   return c;
 }

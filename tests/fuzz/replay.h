@@ -98,7 +98,8 @@ int main(int argc, char** argv) {
       for (const fs::path& path : paths) {
         std::ifstream file(path, std::ios::binary);
         if (!file) return std::printf("cannot read %s\n", path.string().c_str()), 1;
-        corpus.emplace_back(path.parent_path().empty() ? "." : path.parent_path().string(), std::string(std::istreambuf_iterator<char>(file), {}));
+        corpus.emplace_back(path.parent_path().empty() ? "." : path.parent_path().string(),
+                            std::string(std::istreambuf_iterator<char>(file), {}));
       }
     }
   }
