@@ -297,7 +297,7 @@ Status MoeKernel::run(const RunContext& context) const {
     });
   }
 
-  if (context.usage) context.usage->add(ids, n_tokens * k);
+  if (context.usage) context.usage->add(ids, n_tokens * k, n_tokens);
 
   experts::LayerCall call;
   call.x = x.data;

@@ -16,8 +16,8 @@
 #include "base/status.h"
 #include "base/tensor.h"
 #include "base/thread_pool.h"
+#include "experts/usage_counters.h"
 #include "model/graph.h"
-#include "ops/expert_usage.h"
 
 namespace hotset::ops {
 
@@ -96,7 +96,7 @@ struct RunContext {
   std::span<Tensor* const> outputs;  // null where nobody names it
   void* workspace;
   ThreadPool* pool;
-  ExpertUsage* usage = nullptr;  // of a kernel with experts(); null when nobody counts
+  experts::RunUsage* usage = nullptr;  // of a kernel with experts(); null when nobody counts
 
   const Tensor* input(int i) const { return static_cast<size_t>(i) < inputs.size() ? inputs[i] : nullptr; }
   Tensor* output(int i) const { return static_cast<size_t>(i) < outputs.size() ? outputs[i] : nullptr; }

@@ -127,7 +127,7 @@ Status Session::run_dynamic(RunState& state, int s) {
   Status status;
   if (runs) {
     const AlignedBuffer workspace(plan.workspace_bytes(s));
-    ops::ExpertUsage* const usage = step.expert_layer < 0 ? nullptr : &state.usage[static_cast<size_t>(step.expert_layer)];
+    experts::RunUsage* const usage = step.expert_layer < 0 ? nullptr : &state.usage[static_cast<size_t>(step.expert_layer)];
     status = step.kernel->run({state.in, state.out, workspace.data(), pool_.get(), usage});
   }
   if (!status.ok()) return std::move(status).at(program_->node(step).text());

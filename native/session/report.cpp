@@ -172,7 +172,7 @@ std::string stats_json(const Session& session) {
     j.object().field("node", node.name).field("op", node.op_type).field("experts", step.kernel->experts());
     j.field("experts_per_token", node.get_int("k", 1)).key("routes").array();
     for (int64_t e = 0; e < step.kernel->experts(); ++e) {
-      const uint64_t routes = session.routes(layer, e);
+      const uint64_t routes = session.usage().routes(layer, e);
       total += routes;
       j.value(routes);
     }

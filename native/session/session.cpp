@@ -40,7 +40,7 @@ void RunState::count_memory() {
     if (slot.keep && slot.owned) bytes += slot.owned_bytes;
   outputs_share.set(bytes);
   bytes = plan.structure_bytes();
-  for (const ops::ExpertUsage& layer : usage) bytes += layer.bytes();
+  for (const experts::RunUsage& layer : usage) bytes += layer.bytes();
   plan_share.set(bytes);
   buffers_changed = false;
 }
@@ -120,13 +120,7 @@ Result<std::unique_ptr<Session>> Session::finish(std::unique_ptr<model::Model> m
   HOTSET_TRY(report(callbacks, "prepare", 0, 1));
   HOTSET_ASSIGN(s->program_, Program::build(std::move(model), settings, *s->pool_));
   HOTSET_TRY(report(callbacks, "prepare", 1, 1));
-  constexpr size_t kLine = 64 / sizeof(uint64_t);
-  size_t n_routes = 0;
-  for (int32_t layer : s->program_->expert_layers()) {
-    s->first_route_.push_back(n_routes);
-    n_routes += (static_cast<size_t>(s->program_->steps()[layer].kernel->experts()) + 2 * kLine - 1) / kLine * kLine;
-  }
-  s->routes_ = std::make_unique<std::atomic<uint64_t>[]>(n_routes);
+  for (int32_t layer : s->program_->expert_layers()) s->usage_.add_layer(s->program_->steps()[layer].kernel->experts());
   const model::Graph& graph = s->graph();
   for (size_t i = 0; i < graph.inputs.size(); ++i) s->input_names_[graph.values[graph.inputs[i]].name] = static_cast<int>(i);
   for (size_t i = 0; i < graph.outputs.size(); ++i) s->output_names_[graph.values[graph.outputs[i]].name] = static_cast<int>(i);
@@ -177,12 +171,9 @@ std::string Session::place(const RunState& state) const {
 }
 
 void Session::count_routes(RunState& state, bool succeeded) {
-  for (size_t layer = 0; layer < state.usage.size(); ++layer) {
-    std::atomic<uint64_t>* const counters = routes_.get() + first_route_[layer];
-    state.usage[layer].drain([&](int32_t expert, uint64_t routes) {
-      if (succeeded) counters[expert].fetch_add(routes, std::memory_order_relaxed);
-    });
-  }
+  if (state.usage.empty()) return;
+  if (succeeded) usage_.commit(state.usage);
+  for (experts::RunUsage& layer : state.usage) layer.clear();
 }
 
 Status Session::run(RunState& state, const RunControl* control) {

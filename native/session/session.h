@@ -80,9 +80,9 @@ struct RunState {
   uint64_t bound_layouts = 0;          // plan.n_layouts() of the layout that `arena` is bound to
   std::shared_ptr<RunMemory> memory;
   Share values_share, outputs_share, plan_share;
-  bool buffers_changed = false;         // since count_memory
-  int running = -1;                     // step in progress, for the text of what it throws
-  std::vector<ops::ExpertUsage> usage;  // by expert layer
+  bool buffers_changed = false;          // since count_memory
+  int running = -1;                      // step in progress, for the text of what it throws
+  std::vector<experts::RunUsage> usage;  // by expert layer
 };
 
 struct NodeTrace {
@@ -116,10 +116,8 @@ class Session {
   };
   const Stats& stats() const { return stats_; }
   const RunMemory& memory() const { return *memory_; }
-  // Routes of successful runs to expert `e` of an expert layer.
-  uint64_t routes(size_t layer, int64_t e) const {
-    return routes_[first_route_[layer] + static_cast<size_t>(e)].load(std::memory_order_relaxed);
-  }
+  // Of successful runs, by expert layer of the program.
+  const experts::UsageCounters& usage() const { return usage_; }
   std::vector<NodeTrace> last_trace(std::string* tag) const;
   int n_threads() const { return pool_->size(); }
 
@@ -146,8 +144,7 @@ class Session {
   std::vector<std::unique_ptr<RunState>> states_;
   Stats stats_;
   void count_routes(RunState& state, bool succeeded);
-  std::vector<size_t> first_route_;  // by expert layer, into routes_: a layer begins at a cache line of its own
-  std::unique_ptr<std::atomic<uint64_t>[]> routes_;
+  experts::UsageCounters usage_;
   bool trace_ = false;
   int64_t process_ = 0;
   mutable std::mutex trace_mutex_;
