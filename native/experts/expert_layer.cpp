@@ -105,6 +105,7 @@ class Piece {
 
   void run() {
     sort_routes();
+    if (n_groups_ == 0) return sum();  // all routes were dropped
     prepare_x();
     fc1();
     prepare_h();
@@ -131,22 +132,25 @@ class Piece {
     for (int64_t i = 0; i < n_jobs; ++i) f(i, 0);
   }
 
-  // Counting sort of the routes by expert. order[row] is a route, place[route] its row.
+  // Counting sort of the routes by expert. order[row] is a route, place[route] its row, -1 for a dropped route.
   void sort_routes() {
     groups_ = at<Group>(plan_.groups);
     order_ = at<int32_t>(plan_.order);
     place_ = at<int32_t>(plan_.place);
     if (plan_.one_token) {
-      for (int32_t j = 0; j < plan_.routes; ++j) {
-        groups_[j] = {ids_[j], j, 1, j};
-        order_[j] = place_[j] = j;
+      for (int32_t j = 0, row = 0; j < plan_.routes; ++j) {
+        place_[j] = ids_[j] < 0 ? -1 : row;
+        if (ids_[j] < 0) continue;
+        groups_[row] = {ids_[j], row, 1, row};
+        order_[row] = j;
+        n_groups_ = n_row_jobs_ = ++row;
       }
-      n_groups_ = n_row_jobs_ = plan_.routes;
       return;
     }
     int32_t* const counts = at<int32_t>(plan_.counts);
     std::memset(counts, 0, static_cast<size_t>(layer_.n_experts) * sizeof(int32_t));
-    for (int64_t r = 0; r < plan_.routes; ++r) ++counts[ids_[r]];
+    for (int64_t r = 0; r < plan_.routes; ++r)
+      if (ids_[r] >= 0) ++counts[ids_[r]];
     int32_t row = 0;
     for (int64_t e = 0; e < layer_.n_experts; ++e) {
       const int32_t n = counts[e];
@@ -157,6 +161,8 @@ class Piece {
       row += n;
     }
     for (int32_t r = 0; r < plan_.routes; ++r) {
+      place_[r] = -1;
+      if (ids_[r] < 0) continue;
       const int32_t here = counts[ids_[r]]++;
       order_[here] = r;
       place_[r] = here;
@@ -323,15 +329,20 @@ class Piece {
   void sum_token(int64_t t, int64_t n0, int64_t n, const float* rows, int64_t ldr, int64_t c0, float* total) const {
     uint8_t* const y = static_cast<uint8_t*>(call_.y) + static_cast<size_t>((token0_ + t) * layer_.hidden + n0) * io_bytes();
     if (layer_.dtype == DType::f32) total = reinterpret_cast<float*>(y);
+    bool is_first = true;
     for (int64_t j = 0; j < layer_.k; ++j) {
-      const float* const row = rows + place_[t * layer_.k + j] * ldr + c0;
+      const int32_t place = place_[t * layer_.k + j];
+      if (place < 0) continue;
+      const float* const row = rows + place * ldr + c0;
       const float w = weights_[t * layer_.k + j];
-      if (j == 0) {
+      if (is_first) {
         for (int64_t c = 0; c < n; ++c) total[c] = w * row[c];
+        is_first = false;
       } else {
         for (int64_t c = 0; c < n; ++c) total[c] += w * row[c];
       }
     }
+    if (is_first) std::memset(total, 0, static_cast<size_t>(n) * sizeof(float));
     if (layer_.dtype != DType::f32) cpu::from_f32(layer_.dtype, total, y, n);
   }
 

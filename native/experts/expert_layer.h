@@ -32,7 +32,7 @@ struct LayerCall {
   const void* x = nullptr;  // [n_tokens][hidden], 64-byte aligned as y
   void* y = nullptr;
   int64_t n_tokens = 0;
-  const int32_t* ids = nullptr;  // [n_tokens][k], distinct within a token
+  const int32_t* ids = nullptr;  // [n_tokens][k], distinct within a token; -1 is a route that was dropped and adds nothing
   const float* weights = nullptr;
   const ExpertBytes* experts = nullptr;  // [n_experts]
   void* workspace = nullptr;             // 64-byte aligned

@@ -130,7 +130,9 @@ struct Case {
   int64_t hidden, inter;
 };
 
-void check(const Case& c, Pairing pairing, int64_t n_tokens, int n_threads, bool one_expert) {
+enum class Routes { any, one_expert, dropped };
+
+void check(const Case& c, Pairing pairing, int64_t n_tokens, int n_threads, Routes routes) {
   ExpertLayer layer;
   layer.hidden = c.hidden;
   layer.inter = c.inter;
@@ -161,10 +163,11 @@ void check(const Case& c, Pairing pairing, int64_t n_tokens, int n_threads, bool
   std::vector<int32_t> ids;
   std::vector<float> weights;
   for (int64_t t = 0; t < n_tokens; ++t) {
-    const int32_t first = one_expert ? 1 : static_cast<int32_t>(rng() % 5);
+    const int32_t first = routes == Routes::one_expert ? 1 : static_cast<int32_t>(rng() % 5);
     for (int32_t j = 0; j < 3; ++j) {
-      ids.push_back((first + j) % 5);
-      weights.push_back(uniform(0, 1));
+      const bool is_dropped = routes == Routes::dropped && (t % 4 == 3 || rng() % 2);
+      ids.push_back(is_dropped ? -1 : (first + j) % 5);
+      weights.push_back(is_dropped ? NAN : uniform(0, 1));
     }
   }
   ThreadPool pool(n_threads);
@@ -176,6 +179,7 @@ void check(const Case& c, Pairing pairing, int64_t n_tokens, int n_threads, bool
     std::vector<double> token(xs + t * c.hidden, xs + (t + 1) * c.hidden), total(static_cast<size_t>(c.hidden));
     for (size_t j = 0; j < 3; ++j) {
       const size_t route = static_cast<size_t>(t) * 3 + j, e = static_cast<size_t>(ids[route]);
+      if (ids[route] < 0) continue;
       const std::vector<double> a = product(fc1, e, token);
       const std::vector<double> b = pairing == Pairing::separate ? product(fc3, e, token) : std::vector<double>();
       std::vector<double> h(static_cast<size_t>(c.inter));
@@ -239,8 +243,9 @@ int main() {
   };
   for (const Case& c : cases) {
     for (Pairing pairing : {Pairing::interleaved, Pairing::halves, Pairing::separate, Pairing::none})
-      for (int64_t n_tokens : {1, 5, 43}) check(c, pairing, n_tokens, 2, false);
-    check(c, Pairing::interleaved, 300, 3, true);
+      for (int64_t n_tokens : {1, 5, 43}) check(c, pairing, n_tokens, 2, Routes::any);
+    check(c, Pairing::interleaved, 300, 3, Routes::one_expert);
+    for (int64_t n_tokens : {1, 1, 1, 1, 1, 1, 4, 5, 43, 130}) check(c, Pairing::interleaved, n_tokens, 2, Routes::dropped);
   }
   check_prepared_bytes();
   return failures != 0;
