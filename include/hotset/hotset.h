@@ -195,8 +195,8 @@ typedef struct hotset_option_info {
   uint32_t struct_size;
   int32_t reserved;
   const char *key;
-  const char *type;          /* "int", "bool", "choice", "bytes", "text" */
-  const char *default_value;
+  const char *type;          /* "int", "bool", "choice", "bytes", "real", "text" */
+  const char *default_value; /* "" of another type than text: absent, not a value to set */
   const char *allowed;       /* "0..1024", "auto|float|int8", ""; static text like the others */
   const char *help;          /* one sentence */
 } hotset_option_info;

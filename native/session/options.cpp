@@ -7,9 +7,12 @@
 #include <limits>
 
 #include "model/graph.h"
+#include "session/option_syntax.h"
 
 namespace hotset {
 namespace {
+
+constexpr char kBytesOrAuto[] = "auto|0..18446744073709551615", kPositiveBytes[] = "1..18446744073709551615", kInt32[] = "0..2147483647";
 
 constexpr OptionInfo kTable[] = {
     {"intra_op_num_threads", OptionType::integer, "0", "0..4096",
@@ -26,13 +29,69 @@ constexpr OptionInfo kTable[] = {
      "0 uses router_weights (input 14 of QMoE) as they are, as onnxruntime's CPU provider does; 1 divides them by their sum where the node "
      "says "
      "normalize_routing_weights=1."},
+    {"hotset.host_pages", OptionType::choice, "auto", "auto|map|huge",
+     "Where experts lie that host memory has room for: map computes in the mapped file, huge reads them into huge pages and drops the "
+     "file's pages; auto is map."},
+    {"hotset.file_io", OptionType::choice, "auto", "auto|map|read",
+     "How experts beyond host_expert_bytes come from the file: read into a cache, or map pages in and out; auto is read."},
     {"hotset.device", OptionType::text, "cpu", "cpu|cuda:N", "Device of the session; this build computes on the CPU."},
     {"hotset.fuse", OptionType::boolean, "1", "0|1", "0 runs the graph node by node as the file has it, for comparisons."},
     {"hotset.trace", OptionType::boolean, "0", "0|1",
      "1 records start and duration of every node of the last run for hotset_session_trace."},
+    {"session.moe.offload.mode", OptionType::choice, "disabled", "disabled|off|0|auto|required|on|1",
+     "Expert offload of a GPU session: auto keeps experts on the GPU if they fit, required fails where a node cannot be offloaded.",
+     syntax::is_offload_mode},
+    {"session.moe.offload.cpu_execution", OptionType::choice, "auto", "auto|enabled|1|disabled|0",
+     "Whether experts that are not on the GPU may be computed on the CPU.", syntax::is_cpu_execution},
+    {"session.moe.offload.placement", OptionType::choice, "adaptive", "adaptive|static",
+     "Whether experts move to the GPU while the session runs.", syntax::is_placement},
+    {"session.moe.offload.device_expert_bytes", OptionType::bytes, "auto", kBytesOrAuto,
+     "GPU memory for experts, spare slots and lookup tables.", syntax::is_bytes_or_auto},
+    {"session.moe.offload.gpu_budget_bytes", OptionType::bytes, "", kBytesOrAuto, "Second name of device_expert_bytes.",
+     syntax::is_bytes_or_auto},
+    {"session.moe.offload.host_expert_bytes", OptionType::bytes, "auto", kBytesOrAuto,
+     "Hard bound of host memory that holds experts, mapped pages included; auto takes what is available, 0 the least that works.",
+     syntax::is_bytes_or_auto},
+    {"session.moe.offload.pinned_bytes", OptionType::bytes, "auto", kBytesOrAuto, "Page-locked host memory for experts of a GPU session.",
+     syntax::is_bytes_or_auto},
+    {"session.moe.offload.reserve_device_bytes", OptionType::bytes, "auto", kBytesOrAuto,
+     "GPU memory left free when device_expert_bytes is auto.", syntax::is_bytes_or_auto},
+    {"session.moe.offload.device_working_bytes", OptionType::bytes, "", kPositiveBytes, "Bound of GPU scratch for offload.",
+     syntax::is_positive_bytes},
+    {"session.moe.offload.host_working_bytes", OptionType::bytes, "", kPositiveBytes,
+     "Bound of host scratch of expert layers: activations and partial results.", syntax::is_positive_bytes},
+    {"session.moe.offload.gpu_device_mem_limit", OptionType::bytes, "0", "0..18446744073709551615",
+     "Bound of GPU memory of the session; 0 is none.", syntax::is_bytes},
+    {"session.moe.offload.budget_group", OptionType::text, "", "", "Sessions of one process with the same group share one GPU budget."},
+    {"session.moe.offload.allow_file_backing", OptionType::boolean, "0", "0|1",
+     "1 lets experts that host_expert_bytes has no room for stay in the file, read when they are needed.", syntax::is_word_flag},
+    {"session.moe.offload.cpu_threads", OptionType::integer, "0", kInt32,
+     "Threads that compute experts of a GPU session; CPU sessions use intra_op_num_threads.", syntax::is_int32},
+    {"session.moe.offload.async_max_tokens", OptionType::integer, "", kInt32,
+     "Largest number of rows whose experts are split between CPU and GPU.", syntax::is_int32},
+    {"session.moe.offload.prefill_wave_experts", OptionType::integer, "", "1..2147483647",
+     "Experts that travel to the GPU together when many rows are computed.", syntax::is_positive_int32},
+    {"session.moe.offload.popularity_file", OptionType::text, "", "", "Profile of how often experts are chosen, to start from."},
+    {"session.moe.offload.source_root", OptionType::text, "", "",
+     "Folder of the model's external data; relative to the model's folder, which is also the default."},
+    {"session.moe.offload.derived_cache_dir", OptionType::text, "", "",
+     "Folder for experts in a converted layout; the CPU computes every layout of the file as it is and writes none."},
+    {"session.moe.offload.node_overrides", OptionType::text, "", "node:max_resident_slots=N,device_expert_bytes=B;...",
+     "GPU bounds of single nodes.", syntax::is_node_overrides},
+    {"session.moe.offload.skip_zero_cold_doorbell", OptionType::boolean, "1", "0|1",
+     "1 does not wake CPU workers in a GPU step without experts for them.", syntax::is_digit_flag},
+    {"session.moe.offload.min_expert_weight", OptionType::real, "0", "0..1", "Routes of a smaller weight may be skipped; 0 is off.",
+     syntax::is_unit_real},
+    {"session.moe.offload.skip_tail_cold_only", OptionType::boolean, "1", "0|1", "1 skips only routes to experts that are not at hand.",
+     syntax::is_digit_flag},
+    {"session.moe.offload.tail_substitution_threshold", OptionType::real, "0", "0..3.4e38",
+     "Loss of router logit up to which an expert at hand may replace one that is not; 0 is off.", syntax::is_strict_real},
+    {"session.moe.offload.tail_substitution_min_rank", OptionType::integer, "6", kInt32,
+     "First rank of a token's routes that may be replaced.", syntax::is_int32},
 };
 
-constexpr std::string_view kOwn[] = {"hotset.", "session.moe.offload."};
+constexpr std::string_view kOffload = "session.moe.offload.";
+constexpr std::string_view kOwn[] = {"hotset.", kOffload};
 
 const OptionInfo* lookup(std::string_view key) {
   for (const OptionInfo& o : kTable)
@@ -81,8 +140,12 @@ bool is_choice(std::string_view allowed, std::string_view value) {
   return false;
 }
 
+// Before texts about offload keys, for programs that look for it.
+const char* code_of(std::string_view key) { return key.starts_with(kOffload) ? "OFFLOAD_BAD_OPTION: " : ""; }
+
 Status invalid(const OptionInfo& o, std::string_view value) {
-  return fail(Code::invalid_argument, "option '%s': value %s is not one of %s", o.key, model::quote(value).c_str(), o.allowed);
+  return fail(Code::invalid_argument, "%soption '%s': value %s is not one of %s", code_of(o.key), o.key, model::quote(value).c_str(),
+              o.allowed);
 }
 
 }  // namespace
@@ -99,6 +162,8 @@ const char* option_type_name(OptionType type) {
       return "choice";
     case OptionType::bytes:
       return "bytes";
+    case OptionType::real:
+      return "real";
     case OptionType::text:
       return "text";
   }
@@ -108,30 +173,36 @@ const char* option_type_name(OptionType type) {
 Status Options::set(std::string_view key, std::string_view value) {
   const OptionInfo* o = lookup(key);
   if (!o) {
+    HOTSET_FAIL_IF(key.starts_with("moe.cpu_offload."), invalid_argument,
+                   "OFFLOAD_BAD_OPTION: option %s is the name of a prototype; expert offload is set by session.moe.offload.*",
+                   model::quote(key).c_str());
     for (std::string_view own : kOwn) {
       if (!key.starts_with(own)) continue;
       const auto nearest = std::min_element(std::begin(kTable), std::end(kTable), [&](const OptionInfo& a, const OptionInfo& b) {
         return distance(key, a.key) < distance(key, b.key);
       });
-      return fail(Code::invalid_argument, "unknown option %s; the nearest known one is '%s'", model::quote(key).c_str(), nearest->key);
+      return fail(Code::invalid_argument, "%sunknown option %s; the nearest known one is '%s'", code_of(key), model::quote(key).c_str(),
+                  nearest->key);
     }
     values_[std::string(key)] = value;
     return {};
   }
+  if (o->is_valid && !o->is_valid(value)) return invalid(*o, value);
   int64_t number = 0;
   switch (o->type) {
     case OptionType::integer:
-      if (!parse_int(value, &number) || !in_range(o->allowed, number)) return invalid(*o, value);
+      if (!o->is_valid && (!parse_int(value, &number) || !in_range(o->allowed, number))) return invalid(*o, value);
       break;
     case OptionType::boolean:
-      if (value == "true") value = "1";
-      if (value == "false") value = "0";
+      if (syntax::equals(value, "true")) value = "1";
+      if (syntax::equals(value, "false")) value = "0";
       if (value != "0" && value != "1") return invalid(*o, value);
       break;
     case OptionType::choice:
-      if (!is_choice(o->allowed, value)) return invalid(*o, value);
+      if (!o->is_valid && !is_choice(o->allowed, value)) return invalid(*o, value);
       break;
     case OptionType::bytes:
+    case OptionType::real:
     case OptionType::text:
       break;
   }

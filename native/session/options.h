@@ -11,14 +11,15 @@
 
 namespace hotset {
 
-enum class OptionType { integer, boolean, choice, bytes, text };
+enum class OptionType { integer, boolean, choice, bytes, real, text };
 
 struct OptionInfo {
   const char* key;
   OptionType type;
-  const char* default_value;
-  const char* allowed;  // "0..1024", "auto|float|int8", "" when free
-  const char* help;     // one sentence
+  const char* default_value;                           // "" of a key that is not text: absent, which is not a value one can set
+  const char* allowed;                                 // "0..1024", "auto|float|int8", "" when free
+  const char* help;                                    // one sentence
+  bool (*is_valid)(std::string_view value) = nullptr;  // of values that `allowed` alone does not describe
 };
 
 std::span<const OptionInfo> option_table();
@@ -28,6 +29,7 @@ class Options {
  public:
   // Checks key and value against the table. Unknown keys outside our own namespaces are kept for `unknown_keys`.
   Status set(std::string_view key, std::string_view value);
+  bool is_set(std::string_view key) const { return values_.find(key) != values_.end(); }
   // Value in force, or null for an unknown key that was never set.
   const std::string* find(std::string_view key) const;
   // Of keys in the table only.

@@ -3,8 +3,10 @@
 #include "session/session.h"
 
 #include <cstdlib>
+#include <filesystem>
 
 #include "cpu_avx/cpu_features.h"
+#include "session/offload.h"
 
 namespace hotset {
 namespace {
@@ -58,6 +60,16 @@ Status report(const Callbacks& callbacks, const char* stage, uint64_t done, uint
 }  // namespace
 
 namespace {
+// Folder of the external data when options name one, else empty. Relative ones begin at the model's folder.
+std::string data_folder(const std::string& model_path, const Options& options) {
+  const std::string& root = options.get("session.moe.offload.source_root");
+  if (root.empty()) return {};
+  namespace fs = std::filesystem;
+  const auto path = [](const std::string& utf8) { return fs::path(std::u8string(utf8.begin(), utf8.end())); };
+  const std::u8string text = (path(model_path).parent_path() / path(root)).u8string();
+  return {text.begin(), text.end()};
+}
+
 // Failures of the graph name the file, as those of the reader do.
 Result<std::unique_ptr<Session>> in_file(const std::string& path, Result<std::unique_ptr<Session>> result) {
   if (result.ok()) return result;
@@ -69,6 +81,7 @@ Result<std::unique_ptr<Session>> Session::create(const std::string& path, const 
   HOTSET_TRY(report(callbacks, "read", 0, 1));
   model::ReadOptions read;
   read.has_kernel = ops::has_kernel;
+  read.external_folder = data_folder(path, options);
   HOTSET_ASSIGN(auto model, model::read_model(path, read));
   HOTSET_TRY(report(callbacks, "read", 1, 1));
   return in_file(path, finish(std::move(model), options, callbacks, false));
@@ -79,7 +92,8 @@ Result<std::unique_ptr<Session>> Session::create_from_memory(const void* bytes, 
   HOTSET_TRY(report(callbacks, "read", 0, 1));
   model::ReadOptions read;
   read.has_kernel = ops::has_kernel;
-  read.external_folder = options.get("session.model_external_initializers_file_folder_path");
+  read.external_folder = options.get("session.moe.offload.source_root");
+  if (read.external_folder.empty()) read.external_folder = options.get("session.model_external_initializers_file_folder_path");
   HOTSET_ASSIGN(auto model, model::read_model_bytes(bytes, n_bytes, read));
   HOTSET_TRY(report(callbacks, "read", 1, 1));
   return finish(std::move(model), options, callbacks, false);
@@ -88,6 +102,7 @@ Result<std::unique_ptr<Session>> Session::create_from_memory(const void* bytes, 
 Result<std::unique_ptr<Session>> Session::create_for_planning(const std::string& path, const Options& options) {
   model::ReadOptions read;
   read.has_kernel = ops::has_kernel;
+  read.external_folder = data_folder(path, options);
   HOTSET_ASSIGN(auto model, model::read_model(path, read));
   return in_file(path, finish(std::move(model), options, {}, true));
 }
@@ -99,6 +114,13 @@ Result<std::unique_ptr<Session>> Session::finish(std::unique_ptr<model::Model> m
   s->callbacks_ = callbacks;
   s->trace_ = options.get_bool("hotset.trace");
   s->process_ = process_id();
+  std::vector<std::string> without_effect;
+  HOTSET_TRY(settle_offload_keys(&s->options_, &without_effect));
+  if (!without_effect.empty()) {
+    std::string list;
+    for (const std::string& key : without_effect) list += (list.empty() ? "" : ", ") + key;
+    s->log(kLogWarning, "without a GPU these options have no effect: " + list);
+  }
   for (const std::string& key : options.unknown_keys()) s->log(kLogInfo, "option '" + key + "' is not used");
   if (const char* wrong = cpu::cpu_unknown_override())
     s->log(kLogWarning, std::string("HOTSET_CPU='") + wrong + "' is not a level of this processor and is ignored");

@@ -11,7 +11,7 @@ import hotset
 def test_table():
     rows = {row.key: row for row in hotset.option_table()}
     assert rows["intra_op_num_threads"].type == "int"
-    assert all(row.help.endswith(".") and row.type in ("int", "bool", "choice", "bytes", "text") for row in rows.values())
+    assert all(row.help.endswith(".") and row.type in ("int", "bool", "choice", "bytes", "real", "text") for row in rows.values())
     assert all("\n" not in row.help for row in rows.values())
     options = hotset.SessionOptions()
     for key, row in rows.items():
