@@ -2,7 +2,10 @@
 // Fork-join worker threads. A waiting thread spins at most kSpin, then sleeps in the kernel.
 #include "base/thread_pool.h"
 
+#include <algorithm>
 #include <chrono>
+
+#include "base/cpu_quota.h"
 
 #if defined(_WIN32)
 #include <process.h>
@@ -59,7 +62,10 @@ int64_t process_id() {
 #endif
 }
 
-int available_threads() {
+namespace {
+
+// Processors of the affinity mask.
+int mask_threads() {
 #if defined(__linux__)
   // A mask larger than cpu_set_t (1024 processors) makes the call fail with the small set: grow it.
   for (int bits = CPU_SETSIZE; bits <= (1 << 16); bits *= 4) {
@@ -73,6 +79,16 @@ int available_threads() {
 #endif
   const unsigned n = std::thread::hardware_concurrency();
   return n ? static_cast<int>(n) : 1;
+}
+
+}  // namespace
+
+int available_threads() {
+  const int mask = mask_threads();
+#if defined(__linux__)
+  if (const int quota = cpu_quota_threads()) return std::min(mask, quota);
+#endif
+  return mask;
 }
 
 ThreadPool::ThreadPool(int n_threads)

@@ -59,7 +59,8 @@ class ThreadPool {
 // The number of the calling process: a child made by fork() has another one than its parent.
 int64_t process_id();
 
-// Threads that this process may run on: the affinity mask, at least 1.
+// Threads that this process may keep busy: the processors of its affinity mask, or as many as the CPU quota of its control
+// group pays for where that is less; at least 1.
 int available_threads();
 
 }  // namespace hotset

@@ -16,7 +16,8 @@ constexpr char kBytesOrAuto[] = "auto|0..18446744073709551615", kPositiveBytes[]
 
 constexpr OptionInfo kTable[] = {
     {"intra_op_num_threads", OptionType::integer, "0", "0..4096",
-     "Threads of the session, the caller included; 0 takes every processor of the affinity mask."},
+     "Threads of the session, the caller included; 0 takes the processors of the affinity mask, or as many as a CPU quota (Linux control "
+     "groups) pays for."},
     {"session.model_external_initializers_file_folder_path", OptionType::text, "", "",
      "Folder of the external data of a model given as bytes."},
     {"session.disable_cpu_ep_fallback", OptionType::boolean, "0", "0|1",

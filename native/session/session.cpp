@@ -126,8 +126,11 @@ Result<std::unique_ptr<Session>> Session::finish(std::unique_ptr<model::Model> m
     s->log(kLogWarning, std::string("HOTSET_CPU='") + wrong + "' is not a level of this processor and is ignored");
   const int64_t threads = options.get_int("intra_op_num_threads");
   if (!planning && threads > available_threads())
-    s->log(kLogWarning, format_text("intra_op_num_threads is %lld, but only %d processors may be used: more threads make runs slower",
-                                    static_cast<long long>(threads), available_threads()));
+    s->log(
+        kLogWarning,
+        format_text(
+            "intra_op_num_threads is %lld, but only %d processors may be used (affinity mask and CPU quota): more threads make runs slower",
+            static_cast<long long>(threads), available_threads()));
   s->pool_ = std::make_unique<ThreadPool>(planning ? 1 : threads ? static_cast<int>(threads) : available_threads());
   Program::Settings settings;
   const std::string& activation = options.get("hotset.cpu_activation");

@@ -2,12 +2,15 @@
 // The thread pool runs every task once, from several callers, with exceptions, with any number of threads.
 #include "base/thread_pool.h"
 
+#include <algorithm>
 #include <atomic>
 #include <cstdio>
 #include <cstdlib>
 #include <ctime>
 #include <stdexcept>
 #include <vector>
+
+#include "base/cpu_quota.h"
 
 #if defined(__linux__)
 #include <sched.h>
@@ -129,6 +132,46 @@ void waiting_threads_sleep() {
   expect(used_us < 400, "two waits of 50 us and the system calls around them");
 }
 
+#if defined(__linux__)
+double thread_cpu_us() {
+  timespec t;
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+  return static_cast<double>(t.tv_sec) * 1e6 + static_cast<double>(t.tv_nsec) * 1e-3;
+}
+
+// Processor time of each thread over each of its waits, from the end of its task to the wake: 50 us of spinning and the system
+// calls around them. The median, since an interrupt is charged to the thread that it meets.
+void a_wait_spins_50_us() {
+  ThreadPool pool(2);
+  std::vector<double> worker, caller;
+  double worker_end = 0, caller_end = 0;
+  for (int round = 0; round < 120; ++round) {
+    std::atomic<int> started{0};
+    pool.parallel_for(2, [&](int64_t, int thread) {
+      if (thread != 0 && round > 0) worker.push_back(thread_cpu_us() - worker_end);  // it slept since the last round
+      started.fetch_add(1);
+      while (started != 2) std::this_thread::sleep_for(std::chrono::microseconds(50));
+      if (thread == 0) {
+        caller_end = thread_cpu_us();
+        return;
+      }
+      std::this_thread::sleep_for(std::chrono::milliseconds(2));  // the caller waits
+      worker_end = thread_cpu_us();
+    });
+    caller.push_back(thread_cpu_us() - caller_end);
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));  // the worker waits
+  }
+  for (std::vector<double>* waits : {&worker, &caller}) {
+    std::sort(waits->begin(), waits->end());
+    const double median = (*waits)[waits->size() / 2];
+    if (median >= 100 || median < 5) std::printf("%s: %.1f us a wait\n", waits == &worker ? "worker" : "caller", median);
+    expect(median < 100, "a wait costs 50 us and two system calls");
+    expect(median > 5, "a wait spins before it sleeps");
+  }
+  expect(worker.size() == 119 && caller.size() == 120, "every wait was measured");
+}
+#endif
+
 // A worker gives way between two tasks of a long job and still all tasks run.
 void long_jobs() {
   ThreadPool pool(3);
@@ -142,12 +185,13 @@ void long_jobs() {
   expect(n == 60, "all tasks of a long job ran");
 }
 
-void available_is_the_mask() {
+void available_is_the_mask_or_the_quota() {
   expect(hotset::available_threads() >= 1, "at least one thread");
 #if defined(__linux__)
   cpu_set_t all, one;
   if (sched_getaffinity(0, sizeof all, &all) != 0) return;
-  expect(hotset::available_threads() == CPU_COUNT(&all), "as many as the mask allows");
+  const int quota = hotset::cpu_quota_threads();
+  expect(hotset::available_threads() == (quota ? std::min(quota, CPU_COUNT(&all)) : CPU_COUNT(&all)), "what mask and quota allow");
   CPU_ZERO(&one);
   for (int i = 0; i < CPU_SETSIZE && !CPU_COUNT(&one); ++i)
     if (CPU_ISSET(i, &all)) CPU_SET(i, &one);
@@ -166,8 +210,11 @@ int main() {
   nested_calls_run_inline();
   idle_pool_uses_no_processor();
   waiting_threads_sleep();
+#if defined(__linux__)
+  a_wait_spins_50_us();
+#endif
   long_jobs();
-  available_is_the_mask();
+  available_is_the_mask_or_the_quota();
   if (!failures) std::printf("ok\n");
   return failures ? EXIT_FAILURE : EXIT_SUCCESS;
 }
