@@ -37,7 +37,21 @@ def _load():
     return ffi, lib, path
 
 
-ffi, lib, library_path = _load()
+def _is_command():
+    """Whether this process is the program `hotset`, or `python -m hotset`, which imports the package before its __main__."""
+    program = sys.argv[0] if getattr(sys, "argv", None) else ""
+    if program == "-m":  # until the module is found
+        module = sys.orig_argv[-len(sys.argv)].removeprefix("-m")
+        return module.partition(".")[0] == __package__
+    return os.path.basename(program) in (__package__, f"{__package__}.exe")
+
+
+try:
+    ffi, lib, library_path = _load()
+except ImportError as error:
+    if not _is_command():
+        raise
+    sys.exit(" ".join(str(error).split()))  # the command's way to fail: one line, status 1
 
 
 def own(handle, free, size=0):
