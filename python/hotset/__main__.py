@@ -150,6 +150,20 @@ class Interrupt:
         self._reader.close()
 
 
+def read_prompt(stream, generator):
+    """All of a text stream, or one character more than any prompt may have."""
+    from hotset.generator import LONG_PROMPT
+
+    if stream.isatty():
+        print("hotset: reading the prompt from the terminal, end with Ctrl-D", file=sys.stderr)
+    stream.reconfigure(encoding="utf-8", errors="replace")
+    prompt = stream.read(LONG_PROMPT)
+    if len(prompt) == LONG_PROMPT:
+        longest = generator.longest_prompt()
+        prompt += stream.read() if longest is None else stream.read(longest + 1 - LONG_PROMPT)
+    return prompt
+
+
 def run_generate(arguments):
     import hotset
     from hotset._report import print_expert_stats
@@ -161,16 +175,14 @@ def run_generate(arguments):
     if prompt is None:
         if sys.stdin is None:
             raise hotset.InvalidArgument("there is no prompt: give -p TEXT, standard input is closed")
-        if sys.stdin.isatty():
-            print("hotset: reading the prompt from the terminal, end with Ctrl-D", file=sys.stderr)
-        sys.stdin.reconfigure(encoding="utf-8", errors="replace")
-        prompt = sys.stdin.read()
     options = session_options(arguments)
     bar = LoadingBar(options)
     try:
         generator = hotset.Generator(arguments.model, options, max_length=arguments.max_length)
     finally:
         bar.close()
+    if prompt is None:
+        prompt = read_prompt(sys.stdin, generator)
     with generator, Interrupt(generator.cancel):
         if arguments.chat:
             prompt = generator.chat_prompt([{"role": "user", "content": prompt}])

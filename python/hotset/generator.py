@@ -5,6 +5,7 @@ import collections.abc
 import contextlib
 import dataclasses
 import importlib.resources
+import itertools
 import json
 import logging
 import numbers
@@ -22,7 +23,11 @@ from .decoding import DecodeLoop
 from .detokenizer import StopStrings, create_detokenizer
 from .genai_config import read_genai_config
 from .options import RunOptions, SessionOptions
+from .prompt_bound import longest_text
 from .session import InferenceSession
+
+# Prompts of fewer characters are tokenised before their length is judged.
+LONG_PROMPT = 1 << 20
 
 
 @dataclasses.dataclass(slots=True)
@@ -124,6 +129,7 @@ class Generator:
         self.stats = GenerationStats()  # of the last single sequence
         self.batch_stats = []  # GenerationStats of each prompt of the last batch
         self._tokenizer = None
+        self._longest_prompt = None
         self._loop = None
         self._turn = 0  # of the sequence that owns the caches
         self._lock = threading.Lock()  # held while a sequence takes a step
@@ -137,6 +143,14 @@ class Generator:
         if self._tokenizer is None:
             self._tokenizer = _load_tokenizer(self.folder)
         return self._tokenizer
+
+    def longest_prompt(self):
+        """Characters of the longest text that can leave room for an answer, at least LONG_PROMPT; None: the tokenizer sets no bound.
+        No prompt that would fit is longer; longer ones are refused without being tokenised."""
+        if self._longest_prompt is None:
+            longest = longest_text(self.tokenizer, self.max_length - 1)
+            self._longest_prompt = (None if longest is None else max(longest, LONG_PROMPT),)
+        return self._longest_prompt[0]
 
     def close(self):
         """Frees model and caches."""
@@ -152,12 +166,16 @@ class Generator:
     def encode(self, prompt):
         """Token ids of a text; ids are passed through; no text at all is the begin-of-text token."""
         if isinstance(prompt, str):
+            if len(prompt) > LONG_PROMPT:
+                longest = self.longest_prompt()
+                if longest is not None and len(prompt) > longest:
+                    self._refuse_length(f"{len(prompt)} characters, which are more than {self.max_length - 1} tokens")
             try:
                 ids = self.tokenizer.encode(prompt).ids
             except (TypeError, UnicodeEncodeError):
                 raise InvalidArgument("the prompt holds a lone surrogate, which is no text") from None
         elif isinstance(prompt, collections.abc.Iterable) and not isinstance(prompt, (bytes, bytearray, memoryview)):
-            ids = [_whole(token, "a token") for token in prompt]
+            ids = [_whole(token, "a token") for token in itertools.islice(prompt, self.max_length)]  # it may be endless
         else:
             raise InvalidArgument(f"a prompt is a str or a sequence of token ids, not {type(prompt).__name__}")
         if not ids and self.config.bos_token_id is not None:
@@ -168,11 +186,15 @@ class Generator:
         if outside:
             raise InvalidArgument(f"token {outside[0]} is outside the vocabulary of {self.config.vocab_size}")
         if len(ids) >= self.max_length:
-            limit = f"max_length is {self.max_length}"
-            if self.max_length < self.config.context_length:
-                limit += f" (up to {self.config.context_length} with Generator(..., max_length=...))"
-            raise InvalidArgument(f"the prompt has {len(ids)} tokens, {limit}, and the answer needs at least one")
+            count = len(ids) if isinstance(prompt, str) else len(prompt) if isinstance(prompt, collections.abc.Sized) else "too many"
+            self._refuse_length(f"{count} tokens")
         return ids
+
+    def _refuse_length(self, what):
+        limit = f"max_length is {self.max_length}"
+        if self.max_length < self.config.context_length:
+            limit += f" (up to {self.config.context_length} with Generator(..., max_length=...))"
+        raise InvalidArgument(f"the prompt has {what}, {limit}, and the answer needs at least one")
 
     def chat_prompt(self, messages, **variables):
         """The prompt text for messages [{"role": ..., "content": ...}], by the chat template of the folder."""
