@@ -61,5 +61,6 @@ void attention_kernels_scalar(AttentionKernels* k);
 void attention_kernels_avx2(AttentionKernels* k);
 void attention_kernels_avx512(AttentionKernels* k);
 const AttentionKernels& attention_kernels();  // the best ones of this CPU
+const char* attention_isa();
 
 }  // namespace hotset::cpu

@@ -11,5 +11,6 @@ namespace hotset::cpu {
 // stays NaN. Source and destination do not overlap, unless both are f32 and equal.
 void to_f32(DType from, const void* src, float* dst, int64_t n);
 void from_f32(DType to, const float* src, void* dst, int64_t n);
+const char* convert_isa();  // what both use on this CPU
 
 }  // namespace hotset::cpu

@@ -15,4 +15,13 @@ const ElementwiseKernels* elementwise_kernels() {
   return nullptr;
 }
 
+const char* elementwise_isa() {
+  const ElementwiseKernels* const kernels = elementwise_kernels();
+  if (!kernels) return cpu_level_name(CpuLevel::kScalar);
+#if defined(__x86_64__) || defined(_M_X64)
+  if (kernels == &kElementwiseAvx512) return cpu_level_name(CpuLevel::kAvx512);
+#endif
+  return cpu_level_name(CpuLevel::kAvx2);
+}
+
 }  // namespace hotset::cpu

@@ -26,5 +26,6 @@ struct ElementwiseKernels {
 
 // Null where the CPU has nothing better than the plain loops.
 const ElementwiseKernels* elementwise_kernels();
+const char* elementwise_isa();  // of those kernels; "scalar": none
 
 }  // namespace hotset::cpu

@@ -28,5 +28,6 @@ struct NormRows {
 
 // Rows [r0, r1); `temp`: width floats of this thread.
 void norm_rows(const NormRows& rows, int64_t r0, int64_t r1, float* temp);
+const char* norm_isa();  // what norm_rows uses on this CPU
 
 }  // namespace hotset::cpu

@@ -77,7 +77,7 @@ struct HardSigmoidOp {
   }
 };
 
-Result<std::unique_ptr<Kernel>> make_relu(const OpContext&) {
+Result<std::unique_ptr<Kernel>> make_relu(const OpContext& c) {
   static const UnaryTable table = [] {
     UnaryTable t = with_vectors(kFloatTable<ReluOp>, cpu::Function::relu);
     t[static_cast<size_t>(DType::i8)] = unary_loop<ReluOp, int8_t>;
@@ -86,7 +86,7 @@ Result<std::unique_ptr<Kernel>> make_relu(const OpContext&) {
     t[static_cast<size_t>(DType::i64)] = unary_loop<ReluOp, int64_t>;
     return t;
   }();
-  return make_kernel<UnaryKernel>(table, DType::undefined, 0.0f, 0.0f);
+  return make_kernel<UnaryKernel>(c, table, DType::undefined, 0.0f, 0.0f);
 }
 
 Result<std::unique_ptr<Kernel>> make_gelu(const OpContext& c) {
@@ -98,11 +98,11 @@ Result<std::unique_ptr<Kernel>> make_gelu(const OpContext& c) {
 
 template <class Op>
 Result<std::unique_ptr<Kernel>> make_with(const OpContext& c, float alpha, float beta = 0) {
-  return make_kernel<UnaryKernel>(kFloatTable<Op>, DType::undefined, c.node().get_float("alpha", alpha), c.node().get_float("beta", beta));
+  return make_kernel<UnaryKernel>(c, kFloatTable<Op>, DType::undefined, c.node().get_float("alpha", alpha), c.node().get_float("beta", beta));
 }
 
 Result<std::unique_ptr<Kernel>> make_swish(const OpContext& c, float alpha) {
-  return make_kernel<UnaryKernel>(vector_table<SwishOp, cpu::Function::swish>(), DType::undefined, c.node().get_float("alpha", alpha), 0.0f);
+  return make_kernel<UnaryKernel>(c, vector_table<SwishOp, cpu::Function::swish>(), DType::undefined, c.node().get_float("alpha", alpha), 0.0f);
 }
 
 }  // namespace

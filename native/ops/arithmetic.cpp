@@ -162,16 +162,16 @@ const BinaryTable& arithmetic_table() {
 template <class K, class Op, cpu::Arithmetic op>
 Result<std::unique_ptr<Kernel>> make_arithmetic(const OpContext& c) {
   if (c.n_inputs() != 2) return c.fail(Code::invalid_model, "%d inputs, expected 2", c.n_inputs());
-  return make_kernel<K>(arithmetic_table<Op, op>());
+  return make_kernel<K>(c, arithmetic_table<Op, op>());
 }
 
 Result<std::unique_ptr<Kernel>> make_mod(const OpContext& c) {
-  if (c.node().get_int("fmod", 0)) return make_kernel<DivisionKernel>(kBinaryTable<FmodOp, kNumbers>);
-  return make_kernel<DivisionKernel>(kBinaryTable<ModOp, kIntegers>);
+  if (c.node().get_int("fmod", 0)) return make_kernel<DivisionKernel>(c, kBinaryTable<FmodOp, kNumbers>);
+  return make_kernel<DivisionKernel>(c, kBinaryTable<ModOp, kIntegers>);
 }
 
-Result<std::unique_ptr<Kernel>> make_pow(const OpContext&) {
-  return make_kernel<PowKernel>(kBinaryTable<PowOp, kNumbers>);
+Result<std::unique_ptr<Kernel>> make_pow(const OpContext& c) {
+  return make_kernel<PowKernel>(c, kBinaryTable<PowOp, kNumbers>);
 }
 
 }  // namespace

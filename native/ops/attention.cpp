@@ -23,7 +23,7 @@ struct Attributes {
 class Attention final : public Kernel {
  public:
   explicit Attention(const Attributes& a) : a_(a) {}
-  std::string_view implementation() const override { return "flash"; }
+  std::string_view implementation() const override { return cpu::attention_isa(); }
   Status infer(InferContext& c) const override;
   Status run(const RunContext& c) const override;
 

@@ -4,6 +4,14 @@
 
 namespace hotset::ops {
 
+std::string_view BinaryKernel::implementation() const {
+  const cpu::ElementwiseKernels* const kernels = cpu::elementwise_kernels();
+  const BinaryLoop loop = table_[static_cast<size_t>(DType::f32)];
+  const bool has_vectors = kernels && std::any_of(kernels->arithmetic, kernels->arithmetic + cpu::kArithmetics,
+                                                  [&](const auto& loops) { return loops[0] == loop; });
+  return isa_of_float_loops(has_vectors ? cpu::elementwise_isa() : "scalar", type_);
+}
+
 Status BinaryKernel::infer(InferContext& c) const {
   const DType type = c.dtype(0);
   HOTSET_FAIL_IF(c.dtype(1) != type, invalid_model, "operands of types %s and %s, expected equal types", dtype_name(type), dtype_name(c.dtype(1)));

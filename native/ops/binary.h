@@ -92,7 +92,9 @@ void run_binary(BinaryLoop loop, const Tensor& a, const Tensor& b, Tensor& out, 
 class BinaryKernel : public Kernel {
  public:
   // out: element type of the result; undefined: that of the operands.
-  explicit BinaryKernel(const BinaryTable& table, DType out = DType::undefined) : table_(table), out_(out) {}
+  BinaryKernel(const OpContext& c, const BinaryTable& table, DType out = DType::undefined)
+      : table_(table), out_(out), type_(c.declared_type(c.declared_type(0) == DType::undefined ? 1 : 0)) {}
+  std::string_view implementation() const override;
   Status infer(InferContext& c) const override;
   Status run(const RunContext& c) const override {
     const Tensor& a = *c.inputs[0];
@@ -102,13 +104,13 @@ class BinaryKernel : public Kernel {
 
  protected:
   const BinaryTable& table_;
-  const DType out_;
+  const DType out_, type_;
 };
 
 template <class Op, int types, DType out = DType::undefined>
 Result<std::unique_ptr<Kernel>> make_binary(const OpContext& c) {
   if (c.n_inputs() != 2) return c.fail(Code::invalid_model, "%d inputs, expected 2", c.n_inputs());
-  return make_kernel<BinaryKernel>(kBinaryTable<Op, types>, out);
+  return make_kernel<BinaryKernel>(c, kBinaryTable<Op, types>, out);
 }
 
 }  // namespace hotset::ops

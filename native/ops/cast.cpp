@@ -9,7 +9,8 @@ namespace {
 class Cast final : public Kernel {
  public:
   // to: undefined for CastLike, which takes the type of input 1.
-  Cast(DType to, bool saturate) : to_(to), saturate_(saturate) {}
+  Cast(const OpContext& c, DType to, bool saturate) : to_(to), saturate_(saturate), isa_(isa(c)) {}
+  std::string_view implementation() const override { return isa_; }
   Status infer(InferContext& c) const override {
     const DType from = c.dtype(0), to = to_ == DType::undefined ? c.dtype(1) : to_;
     HOTSET_FAIL_IF(!convertible(from), unsupported, "input of type %s", dtype_name(from));
@@ -35,8 +36,18 @@ class Cast final : public Kernel {
   }
 
  private:
+  // Conversions between 16-bit floats and float32 have vector loops.
+  std::string_view isa(const OpContext& c) const {
+    const DType from = c.declared_type(0), to = to_ == DType::undefined ? c.declared_type(1) : to_;
+    if (from == to && from != DType::undefined) return "view";
+    if (from == DType::undefined || to == DType::undefined) return cpu::convert_isa() == std::string_view("scalar") ? "scalar" : "by type";
+    const auto vectors = [](DType t) { return t == DType::f32 || t == DType::f16 || t == DType::bf16; };
+    return vectors(from) && vectors(to) ? cpu::convert_isa() : "scalar";
+  }
+
   const DType to_;
   const bool saturate_;
+  const std::string_view isa_;
 };
 
 Result<std::unique_ptr<Kernel>> make_cast(const OpContext& c) {
@@ -47,12 +58,12 @@ Result<std::unique_ptr<Kernel>> make_cast(const OpContext& c) {
   if (!convertible(to)) return c.fail(Code::unsupported, "cast to element type %lld (%s)", static_cast<long long>(to), dtype_name(to));
   if (to == DType::f8e8m0 && c.node().get_string("round_mode", "up") != "up")
     return c.fail(Code::unsupported, "round_mode '%s', supported: up", c.node().get_string("round_mode", "up").c_str());
-  return make_kernel<Cast>(to, c.node().get_int("saturate", 1) != 0);
+  return make_kernel<Cast>(c, to, c.node().get_int("saturate", 1) != 0);
 }
 
 Result<std::unique_ptr<Kernel>> make_cast_like(const OpContext& c) {
   if (c.n_inputs() != 2) return c.fail(Code::invalid_model, "%d inputs, expected 2", c.n_inputs());
-  return make_kernel<Cast>(DType::undefined, c.node().get_int("saturate", 1) != 0);
+  return make_kernel<Cast>(c, DType::undefined, c.node().get_int("saturate", 1) != 0);
 }
 
 }  // namespace

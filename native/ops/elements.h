@@ -121,6 +121,13 @@ inline int64_t int_at(const Tensor& t, int64_t i) {
   return t.dtype == DType::i32 ? load_at<int32_t>(t.data, i) : load_at<int64_t>(t.data, i);
 }
 
+// For implementation() of a kernel whose loops of instruction set `isa` serve 32-bit and 16-bit floats, and scalar ones the other
+// types; `type` is undefined where the file does not say it.
+inline std::string_view isa_of_float_loops(std::string_view isa, DType type) {
+  if (type == DType::undefined && isa != "scalar") return "by type";
+  return type == DType::f32 || type == DType::f16 || type == DType::bf16 ? isa : "scalar";
+}
+
 // A factory's result.
 template <class K, class... Args>
 Result<std::unique_ptr<Kernel>> make_kernel(Args&&... args) {

@@ -100,7 +100,7 @@ class GroupQueryAttention final : public Kernel {
   explicit GroupQueryAttention(const Attributes& a) : a_(a) {}
   uint32_t shape_inputs() const override { return 1u << kTotal; }
   int in_place_input(int out) const override { return out == kPresentKey ? kPastKey : out == kPresentValue ? kPastValue : -1; }
-  std::string_view implementation() const override { return "flash"; }
+  std::string_view implementation() const override { return cpu::attention_isa(); }
   Status infer(InferContext& context) const override;
   Status run(const RunContext& context) const override;
 

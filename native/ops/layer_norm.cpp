@@ -25,7 +25,7 @@ class NormKernel final : public Kernel {
  public:
   NormKernel(const Form& form, const OpContext& c)
       : form_(form), epsilon_(c.node().get_float("epsilon", form.epsilon)), axis_(form.skip >= 0 ? -1 : c.node().get_int("axis", -1)) {}
-  std::string_view implementation() const override { return "cpu_avx"; }
+  std::string_view implementation() const override { return cpu::norm_isa(); }
 
   Status infer(InferContext& c) const override {
     const Shape& x = c.shape(0);

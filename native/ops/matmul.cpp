@@ -25,8 +25,10 @@ Shape part(const Shape& s, int from, int to) { return Shape(std::span(s.dim + fr
 
 class MatMulKernel final : public Kernel {
  public:
-  MatMulKernel(bool gemm, bool trans_a, bool trans_b, float alpha, float beta) : gemm_(gemm), trans_a_(trans_a), trans_b_(trans_b), alpha_(alpha), beta_(beta) {}
-  std::string_view implementation() const override { return cpu::float_gemm().name; }
+  MatMulKernel(const OpContext& c, bool gemm, bool trans_a, bool trans_b, float alpha, float beta)
+      : gemm_(gemm), trans_a_(trans_a), trans_b_(trans_b), alpha_(alpha), beta_(beta),
+        type_(c.declared_type(c.declared_type(0) == DType::undefined ? 1 : 0)) {}
+  std::string_view implementation() const override { return isa_of_float_loops(cpu::float_gemm().name, type_); }
 
   Status infer(InferContext& c) const override {
     const DType type = c.dtype(0);
@@ -243,24 +245,25 @@ class MatMulKernel final : public Kernel {
 
   const bool gemm_, trans_a_, trans_b_;
   const float alpha_, beta_;
+  const DType type_;
 };
 
 Result<std::unique_ptr<Kernel>> make_fused(const OpContext& c) {
   const model::Node& node = c.node();
   if (node.get_int("transBatchA", 0) || node.get_int("transBatchB", 0)) return c.fail(Code::unsupported, "transBatchA and transBatchB");
-  return make_kernel<MatMulKernel>(false, node.get_int("transA", 0) != 0, node.get_int("transB", 0) != 0, node.get_float("alpha", 1.0f), 0.0f);
+  return make_kernel<MatMulKernel>(c, false, node.get_int("transA", 0) != 0, node.get_int("transB", 0) != 0, node.get_float("alpha", 1.0f), 0.0f);
 }
 
 Result<std::unique_ptr<Kernel>> make_gemm(const OpContext& c) {
   const model::Node& node = c.node();
-  return make_kernel<MatMulKernel>(true, node.get_int("transA", 0) != 0, node.get_int("transB", 0) != 0, node.get_float("alpha", 1.0f),
+  return make_kernel<MatMulKernel>(c, true, node.get_int("transA", 0) != 0, node.get_int("transB", 0) != 0, node.get_float("alpha", 1.0f),
                                    node.get_float("beta", 1.0f));
 }
 
 }  // namespace
 
 HOTSET_OPS(matmul,
-           {"", "MatMul", 1, kLatest, [](const OpContext&) { return make_kernel<MatMulKernel>(false, false, false, 1.0f, 0.0f); }, {2, 2}},
+           {"", "MatMul", 1, kLatest, [](const OpContext& c) { return make_kernel<MatMulKernel>(c, false, false, false, 1.0f, 0.0f); }, {2, 2}},
            {"", "Gemm", 7, kLatest, make_gemm, {2, 3}},
            {"com.microsoft", "FusedMatMul", 1, kLatest, make_fused, {2, 2}});
 

@@ -59,7 +59,7 @@ struct Layout {
 class MultiHeadAttention final : public Kernel {
  public:
   explicit MultiHeadAttention(const Attributes& a) : a_(a) {}
-  std::string_view implementation() const override { return "flash"; }
+  std::string_view implementation() const override { return cpu::attention_isa(); }
   Status infer(InferContext& c) const override;
   Status run(const RunContext& c) const override;
 

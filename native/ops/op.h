@@ -47,6 +47,9 @@ class OpContext {
     const model::Constant* c = i < n_inputs() ? graph_.constant(node_.inputs[i]) : nullptr;
     return c ? &c->tensor : nullptr;
   }
+  // The input as the graph declares it, or null. Its type is undefined where the file does not say it.
+  const model::Value* declared(int i) const { return has_input(i) ? &graph_.values[node_.inputs[i]] : nullptr; }
+  DType declared_type(int i) const { return has_input(i) ? declared(i)->dtype : DType::undefined; }
   // A failure of this node: "node 'x' (Op): text".
 #if defined(__GNUC__)
   __attribute__((format(printf, 3, 4)))
@@ -122,8 +125,9 @@ class Kernel {
   // Number of experts whose routes run() adds to RunContext::usage; 0: the operator has none, or their number is not known
   // before a run.
   virtual int64_t experts() const { return 0; }
-  // Name of what serves the node, for `info` and `doctor`.
-  virtual std::string_view implementation() const { return "reference"; }
+  // What computes the node, for reports: the instruction set of its kernels, as cpu_level_name has it ("scalar": loops that any
+  // CPU runs), or "view" where nothing is computed.
+  virtual std::string_view implementation() const { return "scalar"; }
 };
 
 using Factory = Result<std::unique_ptr<Kernel>> (*)(const OpContext& context);

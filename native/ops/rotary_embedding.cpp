@@ -32,7 +32,7 @@ class RotaryEmbedding final : public Kernel {
   explicit RotaryEmbedding(const Attributes& a) : a_(a) {}
   Status infer(InferContext& c) const override;
   Status run(const RunContext& c) const override;
-  std::string_view implementation() const override { return "vector"; }
+  std::string_view implementation() const override { return cpu::attention_isa(); }
 
  private:
   Status sizes(const Shape& x, const Shape& cos, bool has_positions, Sizes* z) const;

@@ -11,7 +11,8 @@ namespace {
 
 class Softmax final : public Kernel {
  public:
-  Softmax(bool log, const OpContext& c) : log_(log), flat_(c.node().opset < 13), axis_(c.node().get_int("axis", flat_ ? 1 : -1)) {}
+  Softmax(bool log, const OpContext& c) : log_(log), flat_(c.node().opset < 13), axis_(c.node().get_int("axis", flat_ ? 1 : -1)), isa_(isa(c)) {}
+  std::string_view implementation() const override { return isa_; }
 
   Status infer(InferContext& c) const override {
     const Shape& in = c.shape(0);
@@ -46,6 +47,15 @@ class Softmax final : public Kernel {
   }
 
  private:
+  // The vector loop takes rows whose elements are neighbours.
+  std::string_view isa(const OpContext& c) const {
+    const std::string_view vectors = log_ ? "scalar" : cpu::elementwise_isa();
+    const bool known = c.has_input(0) && c.declared(0)->has_shape;
+    const bool last = flat_ || axis_ == -1 || (known && axis_ == static_cast<int64_t>(c.declared(0)->shape.size()) - 1);
+    if (!last && !known && vectors != "scalar") return "by shape";
+    return isa_of_float_loops(last ? vectors : "scalar", c.declared_type(0));
+  }
+
   static constexpr int64_t kShared = 1 << 13;  // elements from which rows are shared among threads
 
   struct Rows {
@@ -108,6 +118,7 @@ class Softmax final : public Kernel {
 
   const bool log_, flat_;
   const int64_t axis_;
+  const std::string_view isa_;
 };
 
 }  // namespace

@@ -87,7 +87,7 @@ constexpr UnaryTable kNeg = with_integers<NegOp>(kFloatTable<NegOp>, false), kAb
                      kSign = with_integers<SignOp>(kFloatTable<SignOp>, true), kBitNot = with_integers<BitNotOp>(UnaryTable{}, true), kNot = only_bool();
 
 Result<std::unique_ptr<Kernel>> make_is_inf(const OpContext& c) {
-  return make_kernel<UnaryKernel>(kFloatTable<IsInfOp>, DType::boolean, static_cast<float>(c.node().get_int("detect_negative", 1)),
+  return make_kernel<UnaryKernel>(c, kFloatTable<IsInfOp>, DType::boolean, static_cast<float>(c.node().get_int("detect_negative", 1)),
                                   static_cast<float>(c.node().get_int("detect_positive", 1)));
 }
 

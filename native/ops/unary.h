@@ -55,6 +55,12 @@ inline UnaryTable with_vectors(UnaryTable table, cpu::Function f) {
   return table;
 }
 
+inline bool has_vectors(const UnaryTable& table) {
+  const cpu::ElementwiseKernels* kernels = cpu::elementwise_kernels();
+  const UnaryLoop loop = table[static_cast<size_t>(DType::f32)];
+  return kernels && std::any_of(kernels->function, kernels->function + cpu::kFunctions, [&](const auto& loops) { return loops[0] == loop; });
+}
+
 // The plain loops of Op, or the vector loops of the same function.
 template <class Op, cpu::Function f>
 const UnaryTable& vector_table() {
@@ -64,7 +70,11 @@ const UnaryTable& vector_table() {
 
 class UnaryKernel final : public Kernel {
  public:
-  UnaryKernel(const UnaryTable& table, DType out, float p0, float p1) : table_(table), out_(out), p_{p0, p1} {}
+  UnaryKernel(const OpContext& c, const UnaryTable& table, DType out, float p0, float p1)
+      : table_(table), out_(out), type_(c.declared_type(0)), p_{p0, p1} {}
+  std::string_view implementation() const override {
+    return isa_of_float_loops(has_vectors(table_) ? cpu::elementwise_isa() : "scalar", type_);
+  }
   Status infer(InferContext& c) const override {
     const DType type = c.dtype(0);
     HOTSET_FAIL_IF(!table_[static_cast<size_t>(type)], unsupported, "not defined for type %s", dtype_name(type));
@@ -90,18 +100,18 @@ class UnaryKernel final : public Kernel {
  private:
   static constexpr int64_t kCostly = 1 << 14;  // elements from which transcendental functions are shared among threads
   const UnaryTable& table_;
-  const DType out_;
+  const DType out_, type_;
   const float p_[2];
 };
 
 template <const UnaryTable& table, DType out = DType::undefined>
-Result<std::unique_ptr<Kernel>> make_unary(const OpContext&) {
-  return make_kernel<UnaryKernel>(table, out, 0.0f, 0.0f);
+Result<std::unique_ptr<Kernel>> make_unary(const OpContext& c) {
+  return make_kernel<UnaryKernel>(c, table, out, 0.0f, 0.0f);
 }
 
 template <class Op, cpu::Function f>
-Result<std::unique_ptr<Kernel>> make_vector_unary(const OpContext&) {
-  return make_kernel<UnaryKernel>(vector_table<Op, f>(), DType::undefined, 0.0f, 0.0f);
+Result<std::unique_ptr<Kernel>> make_vector_unary(const OpContext& c) {
+  return make_kernel<UnaryKernel>(c, vector_table<Op, f>(), DType::undefined, 0.0f, 0.0f);
 }
 
 }  // namespace hotset::ops

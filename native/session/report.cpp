@@ -4,8 +4,12 @@
 
 #include <map>
 
+#include "cpu_avx/attention.h"
+#include "cpu_avx/convert.h"
 #include "cpu_avx/cpu_features.h"
+#include "cpu_avx/elementwise.h"
 #include "cpu_avx/float_gemm.h"
+#include "cpu_avx/norm.h"
 #include "cpu_avx/quant_gemm.h"
 #include "cuda/driver.h"
 #include "cuda/self_test.h"
@@ -226,7 +230,8 @@ std::string doctor_json() {
       .field("int4 weights, int8 activations", cpu::quant_gemm_isa(true, q4));
   j.field("int8 weights, float activations", cpu::quant_gemm_isa(false, q8))
       .field("int8 weights, int8 activations", cpu::quant_gemm_isa(true, q8));
-  j.field("float weights", cpu::float_gemm().name).end();
+  j.field("float weights", cpu::float_gemm().name).field("attention", cpu::attention_isa()).field("normalisation", cpu::norm_isa());
+  j.field("elementwise functions and softmax", cpu::elementwise_isa()).field("float16 and bfloat16 to float32", cpu::convert_isa()).end();
   int n = 0;
   std::string note;
   cuda::device_count(&n, &note);
