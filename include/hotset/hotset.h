@@ -267,8 +267,8 @@ HOTSET_API hotset_status hotset_session_output(const hotset_session *session, si
 
 /* JSON text with producer, graph name, domain, description, version, opsets and custom metadata. Free with hotset_text_free. */
 HOTSET_API hotset_status hotset_session_metadata(const hotset_session *session, char **out);
-/* JSON text: {"memory": [{"purpose", "where", "bytes", "bound"}...], "nodes": [...], "experts": [...], "options": {...}}:
- * what the session holds, executes and decided, and why. */
+/* JSON text: {"memory": [{"purpose", "where", "bytes", "bound"}...], "nodes": [...], "experts": [...], "unfused_experts": [...],
+ * "options": {...}}: what the session holds, executes and decided, and why. */
 HOTSET_API hotset_status hotset_session_plan(const hotset_session *session, char **out);
 /* JSON text: counters since creation: {"runs", "failed_runs", "nodes_executed", "shape_inferences", "memory_layouts",
  * "arena_bytes", "experts": [{"node", "op", "experts", "experts_per_token", "routes": [...], "routes_total"}...]}.

@@ -2,6 +2,7 @@
 // JSON reports. Keys are part of the interface: they only grow.
 #include "session/report.h"
 
+#include <algorithm>
 #include <map>
 
 #include "cpu_avx/attention.h"
@@ -14,6 +15,7 @@
 #include "cuda/driver.h"
 #include "cuda/self_test.h"
 #include "session/json_text.h"
+#include "session/unfused_experts.h"
 
 namespace hotset {
 namespace {
@@ -75,6 +77,21 @@ void write_experts(JsonText& j, const model::Graph& graph) {
     }
     j.object().field("node", node.name).field("op", node.op_type).field("experts", count).field("experts_per_token", node.get_int("k", 1));
     j.field("bytes", bytes).field("bytes_per_expert", count ? bytes / static_cast<size_t>(count) : 0).end();
+  }
+  j.end();
+}
+
+void write_unfused_experts(JsonText& j, const model::Graph& graph) {
+  j.array();
+  for (const UnfusedExperts& layer : find_unfused_experts(graph)) {
+    j.object().field("router", layer.router->name).field("form", layer.form == UnfusedExperts::Form::masked ? "masked" : "gathered");
+    j.field("experts", layer.n_experts).key("experts_per_token");
+    if (layer.per_token > 0)
+      j.value(layer.per_token);
+    else
+      j.value(nullptr);
+    j.field("nodes", layer.n_nodes).field("bytes", layer.bytes);
+    j.field("bytes_per_expert", layer.bytes / static_cast<size_t>(std::max<int64_t>(layer.n_experts, 1))).end();
   }
   j.end();
 }
@@ -152,6 +169,8 @@ std::string plan_json(const Session& session) {
   }
   j.end().key("experts");
   write_experts(j, graph);
+  j.key("unfused_experts");
+  write_unfused_experts(j, graph);
   j.key("options").object();
   for (const OptionInfo& o : option_table()) j.field(o.key, session.options().get(o.key));
   j.end().field("threads", session.n_threads()).key("files").array();

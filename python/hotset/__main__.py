@@ -54,6 +54,7 @@ def build_parser():
 
     info = commands.add_parser("info", help="describe a model", description="Inputs, outputs, operators, experts and memory of a model.")
     info.add_argument("model", metavar="MODEL", help="ONNX file, model folder, or 'demo'")
+    info.add_argument("--context", type=int, metavar="N", help="tokens that the caches are sized for; default: the model's context length")
     info.add_argument("--json", action="store_true", help="everything, as JSON")
     add_session_arguments(info)
     info.set_defaults(run=run_info)
@@ -222,16 +223,23 @@ def describe(stats):
 def run_info(arguments):
     import hotset
     from hotset._report import print_info
+    from hotset.cache_report import cache_report
     from hotset.genai_config import read_genai_config
     from hotset.generator import model_folder
 
-    path = pathlib.Path(arguments.model)
-    if not path.is_file():
-        path = model_folder(arguments.model)
-        if path.is_dir():
-            path = read_genai_config(path).model_path if (path / "genai_config.json").is_file() else path / "model.onnx"
+    path, config = pathlib.Path(arguments.model), None
+    folder = path.parent if path.is_file() else model_folder(arguments.model)
+    if (folder / "genai_config.json").is_file():
+        config = read_genai_config(folder)
+        if not path.is_file() or path.samefile(config.model_path):
+            path = config.model_path
+        else:
+            config = None  # another model of the folder
+    elif folder.is_dir() and not path.is_file():
+        path = folder / "model.onnx"
     options = session_options(arguments)
     plan = hotset.plan(path, options)
+    plan["caches"] = cache_report(plan["inputs"], config, arguments.context)
     for arg in plan["inputs"] + plan["outputs"]:
         arg["type"] = f"tensor({arg['type']})"
     report = {"model": os.fspath(path), "metadata": plan.pop("metadata"), **plan}

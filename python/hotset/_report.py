@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reports of the library as text for a terminal."""
 
+from .cache_report import cache_rows
+
 
 def print_info(report):
     metadata = report["metadata"]
@@ -23,6 +25,15 @@ def print_info(report):
             sizes = size_text(row["bytes"]), size_text(row["bytes_per_expert"])
             rows.append((row["node"], row["op"], str(row["experts"]), str(row["experts_per_token"]), *sizes))
         print_table("experts", rows, right=(2, 3, 4, 5))
+    if report["unfused_experts"]:
+        rows = [("router", "computed", "experts", "per token", "size", "size of one")]
+        forms = {"masked": "all of them for every token", "gathered": "from copies of their weights for every token"}
+        for row in report["unfused_experts"]:
+            sizes = size_text(row["bytes"]), size_text(row["bytes_per_expert"])
+            rows.append((row["router"], forms[row["form"]], str(row["experts"]), str(row["experts_per_token"] or "?"), *sizes))
+        print_table("experts in ordinary operators (no MoE nodes)", rows, right=(2, 3, 4, 5))
+    if report["caches"]["states"]:
+        print_table("caches of one sequence", cache_rows(report["caches"], size_text), right=(1, 2, 3, 4))
     print_table("memory", [(row["purpose"], row["where"], size_text(row["bytes"])) for row in report["memory"]], right=(2,))
     print_table("files", [(row["path"], size_text(row["bytes"])) for row in report["files"]], right=(1,))
 
