@@ -141,6 +141,7 @@ CpuFeatures x86_features(const X86Words& words, CpuLevel cap, bool (*request_til
   if (cap < CpuLevel::kAvx512Vnni || !bit(words.leaf7_c, 11)) return f;
   f.avx512vnni = true;
   f.avx512bf16 = bit(words.leaf7_1a, 5);
+  f.avx512vbmi = bit(words.leaf7_c, 1);
   f.level = CpuLevel::kAvx512Vnni;
 
   const uint32_t d7 = words.leaf7_d;

@@ -18,6 +18,7 @@ struct CpuFeatures {
   bool neon = false;
   // Extras that come with a level on some CPUs.
   bool avx512bf16 = false;
+  bool avx512vbmi = false;
   bool amx_bf16 = false;
   bool neon_dotprod = false;
 };
