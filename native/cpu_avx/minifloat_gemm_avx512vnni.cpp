@@ -15,9 +15,9 @@ using namespace minifloat512;
 struct Stretch {
   int8_t q[2][2][64];    // [chunk][even, odd]
   int32_t shift[2][16];  // [chunk][lane]: -12 * sum of q
-  float d[16];           // of each run; two runs of a group have the same
+  float d[2][16];        // [chunk][lane]
 };
-static_assert(sizeof(Stretch) == 448);
+static_assert(sizeof(Stretch) == 512);
 
 static int64_t row_bytes(int64_t k) { return odd_lines(round_up(k, kStretch) / kStretch * (int64_t)sizeof(Stretch)); }
 static size_t prepared_bytes(int, int64_t m, int64_t k) { return (size_t)(m * row_bytes(k)); }
@@ -44,7 +44,7 @@ HOTSET_INLINE void prepare_group(const float* p, int64_t left, int g, Stretch* o
   const __m128i twelves = _mm_set1_epi8(12);
   const __m128i sum = _mm_dpbusd_epi32(_mm_dpbusd_epi32(_mm_setzero_si128(), twelves, even), twelves, odd);
   _mm_store_si128((__m128i*)(out->shift[c] + 4 * at), _mm_sub_epi32(_mm_setzero_si128(), sum));
-  out->d[2 * g] = out->d[2 * g + 1] = largest / 127.0f;
+  _mm_store_ps(out->d[c] + 4 * at, _mm_set1_ps(largest / 127.0f));
 }
 
 static void prepare(int, bool, const float* x, int64_t ldx, int64_t k, int64_t m0, int64_t m1, void* prepared) {
@@ -55,14 +55,40 @@ static void prepare(int, bool, const float* x, int64_t ldx, int64_t k, int64_t m
   }
 }
 
-template <int MR>
-static void pass(const MinifloatMatrix& w, const void* prepared, int64_t i, int64_t n0, int64_t n1, const float* bias, float* y,
-                 int64_t ldy) {
-  const int shift = shift_of(w);
-  const int64_t ahead = ahead_of(w);
+// One stretch of four rows of W by MR rows of x; WHOLE: all its bytes exist, else `left` of them do.
+template <int MR, bool WHOLE>
+HOTSET_INLINE void add_stretch(const uint8_t* const codes[4], int64_t at, int64_t left, int64_t ahead, const char* x, int64_t stride,
+                               const Walk& walk, const __m512 scales[4], __m512 sum[4][MR]) {
   const __m512i table = _mm512_broadcast_i32x4(_mm_setr_epi8(12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0));
   const __m512i low = _mm512_set1_epi8(15);
-  const __m512i lane = _mm512_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7);
+  const __m512i lane = _mm512_setr_epi32(0, 8, 16, 24, 32, 40, 48, 56, 64, 72, 80, 88, 96, 104, 112, 120);
+#pragma GCC unroll 2
+  for (int c = 0; c < 2; ++c, at += 64, left -= 64) {
+    if (!WHOLE && left <= 0) break;
+    const __m512i index = walk.index(_mm512_add_epi32(lane, _mm512_set1_epi32(128 * c)));
+#pragma GCC unroll 4
+    for (int r = 0; r < 4; ++r) {
+      _mm_prefetch((const char*)codes[r] + at + ahead, _MM_HINT_T0);
+      const __m512i bytes = WHOLE ? _mm512_loadu_si512(codes[r] + at) : _mm512_maskz_loadu_epi8(first64(left), codes[r] + at);
+      const __m512 scale = _mm512_permutexvar_ps(index, scales[r]);
+      const __m512i even = _mm512_shuffle_epi8(table, _mm512_and_si512(bytes, low));
+      const __m512i odd = _mm512_shuffle_epi8(table, _mm512_and_si512(_mm512_srli_epi16(bytes, 4), low));
+#pragma GCC unroll 4
+      for (int m = 0; m < MR; ++m) {
+        const Stretch* s = (const Stretch*)(x + m * stride);
+        __m512i dot = _mm512_dpbusd_epi32(_mm512_load_si512(s->shift[c]), even, _mm512_load_si512(s->q[c][0]));
+        dot = _mm512_dpbusd_epi32(dot, odd, _mm512_load_si512(s->q[c][1]));
+        sum[r][m] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dot), _mm512_mul_ps(scale, _mm512_load_ps(s->d[c])), sum[r][m]);
+      }
+    }
+  }
+}
+
+template <int TYPE, int MR>
+static void pass(const MinifloatMatrix& w, const void* prepared, int64_t i, int64_t n0, int64_t n1, const float* bias, float* y,
+                 int64_t ldy) {
+  const Walk walk = walk_of(w);
+  const int64_t ahead = ahead_of(w), stride = row_bytes(w.k);
   for (int64_t n = n0; n < n1; n += 4) {
     prefetch_run_scales(w, n);
     __m512 sum[4][MR];
@@ -73,34 +99,15 @@ static void pass(const MinifloatMatrix& w, const void* prepared, int64_t i, int6
       codes[r] = w.codes + row[r] * w.row_bytes;
       for (int m = 0; m < MR; ++m) sum[r][m] = _mm512_setzero_ps();
     }
-    const char* x = (const char*)prepared + i * row_bytes(w.k);
-    int64_t left = w.k / 2;
-    for (int64_t k0 = 0; k0 < w.k; k0 += kStretch, x += sizeof(Stretch)) {
-      const Blocks blocks = blocks_at(k0, w.k, 4, shift);
-      __m512 runs[4];
-      for (int r = 0; r < 4; ++r) runs[r] = run_scales(w, row[r], blocks);
-#pragma GCC unroll 2
-      for (int c = 0; c < 2; ++c, left -= 64) {
-        if (left <= 0) break;
-        const __mmask64 mask = first64(left);
-#pragma GCC unroll 4
-        for (int r = 0; r < 4; ++r) {
-          _mm_prefetch((const char*)codes[r] + ahead, _MM_HINT_T0);
-          const __m512i bytes = left >= 64 ? _mm512_loadu_si512(codes[r]) : _mm512_maskz_loadu_epi8(mask, codes[r]);
-          codes[r] += 64;
-          const __m512i even = _mm512_shuffle_epi8(table, _mm512_and_si512(bytes, low));
-          const __m512i odd = _mm512_shuffle_epi8(table, _mm512_and_si512(_mm512_srli_epi16(bytes, 4), low));
-          const __m512i index = _mm512_add_epi32(lane, _mm512_set1_epi32(8 * c));
-#pragma GCC unroll 4
-          for (int m = 0; m < MR; ++m) {
-            const Stretch* s = (const Stretch*)(x + m * row_bytes(w.k));
-            __m512i dot = _mm512_dpbusd_epi32(_mm512_load_si512(s->shift[c]), even, _mm512_load_si512(s->q[c][0]));
-            dot = _mm512_dpbusd_epi32(dot, odd, _mm512_load_si512(s->q[c][1]));
-            const __m512 scale = _mm512_permutexvar_ps(index, _mm512_mul_ps(runs[r], _mm512_load_ps(s->d)));
-            sum[r][m] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dot), scale, sum[r][m]);
-          }
-        }
-      }
+    const char* x = (const char*)prepared + i * stride;
+    int64_t at = 0;
+    for (int64_t k0 = 0; k0 < w.k; k0 += kStretch, x += sizeof(Stretch), at += kStretch / 2) {
+      __m512 scales[4];
+      for (int r = 0; r < 4; ++r) scales[r] = scales_at<TYPE>(w, row[r], walk.first(k0), walk.mask(k0));
+      if (k0 + kStretch <= w.k)
+        add_stretch<MR, true>(codes, at, 0, ahead, x, stride, walk, scales, sum);
+      else
+        add_stretch<MR, false>(codes, at, w.k / 2 - at, ahead, x, stride, walk, scales, sum);
     }
     const __mmask8 mask = (__mmask8)first16(smaller(4, n1 - n));
     const __m128 offset = bias ? _mm_maskz_loadu_ps(mask, bias + n) : _mm_setzero_ps();
@@ -111,28 +118,36 @@ static void pass(const MinifloatMatrix& w, const void* prepared, int64_t i, int6
   }
 }
 
-static void multiply(const MinifloatMatrix& w, const void* prepared, int64_t m0, int64_t m1, int64_t n0, int64_t n1, const float* bias,
-                     float* y, int64_t ldy) {
+template <int TYPE>
+static void multiply_as(const MinifloatMatrix& w, const void* prepared, int64_t m0, int64_t m1, int64_t n0, int64_t n1, const float* bias,
+                        float* y, int64_t ldy) {
   constexpr int64_t kColumns = 32;  // the next rows of x find these rows of W in the cache
   for (int64_t n = n0; n < n1; n += kColumns) {
     const int64_t end = smaller(n1, n + kColumns);
     for (int64_t i = m0; i < m1; i += kTogether) {
       switch (smaller(m1 - i, kTogether)) {
         case 1:
-          pass<1>(w, prepared, i, n, end, bias, y, ldy);
+          pass<TYPE, 1>(w, prepared, i, n, end, bias, y, ldy);
           break;
         case 2:
-          pass<2>(w, prepared, i, n, end, bias, y, ldy);
+          pass<TYPE, 2>(w, prepared, i, n, end, bias, y, ldy);
           break;
         case 3:
-          pass<3>(w, prepared, i, n, end, bias, y, ldy);
+          pass<TYPE, 3>(w, prepared, i, n, end, bias, y, ldy);
           break;
         default:
-          pass<4>(w, prepared, i, n, end, bias, y, ldy);
+          pass<TYPE, 4>(w, prepared, i, n, end, bias, y, ldy);
           break;
       }
     }
   }
+}
+
+static void multiply(const MinifloatMatrix& w, const void* prepared, int64_t m0, int64_t m1, int64_t n0, int64_t n1, const float* bias,
+                     float* y, int64_t ldy) {
+  if (w.scale_rows == 1 && w.scale_type == kE4m3) return multiply_as<kE4m3>(w, prepared, m0, m1, n0, n1, bias, y, ldy);
+  if (w.scale_rows == 1 && w.scale_type == kE8m0) return multiply_as<kE8m0>(w, prepared, m0, m1, n0, n1, bias, y, ldy);
+  multiply_as<kAnyScales>(w, prepared, m0, m1, n0, n1, bias, y, ldy);
 }
 
 }  // namespace

@@ -8,13 +8,24 @@
 
 namespace hotset::cpu {
 
-void sm80_rows(const uint8_t* packed, int bits, int64_t n, int64_t k, int64_t n0, int64_t n1, uint8_t* raw, int64_t row_bytes) {
-#if defined(__x86_64__) || defined(_M_X64)
-  if (cpu_features().avx2 && n0 % (16 / bits) == 0 && n1 % (16 / bits) == 0) {
-    if (bits == 4) return sm80_rows_4_avx2(packed, k, n0, n1, raw, row_bytes);
-    if (bits == 8) return sm80_rows_8_avx2(packed, k, n0, n1, raw, row_bytes);
-  }
+Sm80Rows sm80_rows_at(int bits, int level) {
+#if defined(__x86_64__)
+  const CpuFeatures& cpu = cpu_features();
+  const int width = bits == 2 ? 0 : bits == 4 ? 1 : 2;
+  constexpr Sm80Rows kAvx2[] = {sm80_rows_2_avx2, sm80_rows_4_avx2, sm80_rows_8_avx2};
+  constexpr Sm80Rows kAvx512[] = {sm80_rows_2_avx512, sm80_rows_4_avx512, sm80_rows_8_avx512};
+  if (level == 0 && cpu.avx2) return kAvx2[width];
+  if (level == 1 && cpu.avx512) return kAvx512[width];
+#else
+  (void)bits, (void)level;
 #endif
+  return nullptr;
+}
+
+void sm80_rows(const uint8_t* packed, int bits, int64_t n, int64_t k, int64_t n0, int64_t n1, uint8_t* raw, int64_t row_bytes) {
+  Sm80Rows best = nullptr;
+  for (int level = 0; const Sm80Rows next = sm80_rows_at(bits, level); ++level) best = next;
+  if (best && n0 % (16 / bits) == 0 && n1 % (16 / bits) == 0) return best(packed, k, n0, n1, raw, row_bytes);
   formats::sm80_to_raw(packed, bits, n, k, n0, n1, raw, row_bytes);
 }
 

@@ -24,6 +24,7 @@ void widen_3_to_4(const uint8_t* src, int64_t count, uint8_t* dst) {
   const __m512i shifts = _mm512_set1_epi64(0x2a241e18120c0600);  // 6 i
   int64_t i = 0;
   for (; i + 128 <= count; i += 128, src += 48, dst += 64) {
+    _mm_prefetch((const char*)src + 8192, _MM_HINT_T0);
     const __m512i bytes = _mm512_permutexvar_epi8(spread, _mm512_maskz_loadu_epi8(0xffffffffffff, src));
     _mm512_storeu_si512(dst, _mm512_permutexvar_epi8(_mm512_multishift_epi64_epi8(shifts, bytes), table));
   }

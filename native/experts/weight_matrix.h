@@ -7,6 +7,7 @@
 
 #include "base/dtype.h"
 #include "cpu_avx/float_gemm.h"
+#include "cpu_avx/minifloat_gemm.h"
 #include "cpu_avx/quant_gemm.h"
 
 namespace hotset::experts {
@@ -35,8 +36,9 @@ struct MatrixForm {
   DType dtype = DType::undefined;       // dense: of the elements, else of the scales; fp8 without scales: undefined
   DType bias_dtype = DType::undefined;  // undefined: no bias
   int64_t n = 0, k = 0;
-  int64_t block = 0;      // codes of a row that share a scale, >= k: one scale a row; fp8: the side of a square of weights
-  int64_t row_bytes = 0;  // raw: from row to row
+  int64_t block = 0;       // codes of a row that share a scale, >= k: one scale a row
+  int64_t scale_rows = 1;  // rows that share their scales: the side of a square of fp8 weights
+  int64_t row_bytes = 0;   // raw: from row to row
 
   int64_t blocks() const { return block <= 0 || block >= k ? 1 : (k + block - 1) / block; }
   bool is_integer() const { return storage == Storage::raw || storage == Storage::sm80; }
@@ -62,7 +64,8 @@ class WeightMatrix {
   static constexpr int64_t kColumnStep = 16;  // ranges of columns that begin at its multiples share no cache line of y
 
   WeightMatrix() = default;
-  // int8_activations: rows are quantised; without effect on dense and fp8 matrices.
+  // int8_activations: rows are quantised to int8 q with a scale d for each 32; without effect on dense matrices. fp8 codes meet the
+  // floats q * d, all others the integers.
   WeightMatrix(const MatrixForm& form, bool int8_activations);
 
   const MatrixForm& form() const { return form_; }
@@ -74,26 +77,38 @@ class WeightMatrix {
   void prepare(const float* x, int64_t ldx, int64_t m, int64_t m0, int64_t m1, void* prepared) const;
   // Scratch of a thread for calls of up to m rows and n columns; a multiple of 64.
   size_t scratch_bytes(int64_t m, int64_t n) const;
-  // Rows [m0, m1) of the m that were prepared, columns [n0, n1); n0 is even for fp4_by_n. Element (m0, n0) goes to y[0], rows are ldy
-  // apart.
+  // Rows [m0, m1) of the m that were prepared, columns [n0, n1); n0 and n1 are even for fp4_by_n. Element (m0, n0) goes to y[0], rows
+  // are ldy apart.
   void multiply(const MatrixBytes& bytes, const void* prepared, int64_t m, int64_t m0, int64_t m1, int64_t n0, int64_t n1, float* y,
                 int64_t ldy, void* scratch) const;
 
  private:
-  // Parts of the scratch: codes or floats, scales, zero points and bias in the form of the kernel, then its own scratch.
+  // Parts of the scratch: codes, floats, zero points and bias in the form of the kernel, then its own scratch.
   struct Parts {
-    size_t weights, scales, zero_points, bias, kernel;
+    size_t codes, floats, zero_points, bias, kernel;
   };
+  struct Range;  // one call of a kernel
   Parts parts(int64_t m, int64_t n) const;
-  bool stages_weights() const { return form_.storage > Storage::raw || form_.bits == 3; }
-  void multiply_range(const MatrixBytes& bytes, const void* prepared, int64_t m, int64_t m0, int64_t m1, int64_t n0, int64_t n1, float* y,
-                      int64_t ldy, uint8_t* scratch) const;
+  bool is_minifloat() const { return form_.is_fp4() || form_.storage == Storage::fp8; }
+  bool stages_codes() const { return form_.storage == Storage::sm80 || form_.storage == Storage::fp4_by_n || form_.bits == 3; }
+  // Few rows of x meet minifloats as they are. Many are worth the floats of a few columns.
+  bool needs_floats(int64_t m) const { return is_minifloat() && dense_ && m > kDirectRows; }
+  int64_t columns_at_once(int64_t m, int64_t n) const;
+  int64_t staged_row_bytes() const;
+  void multiply_dense(const MatrixBytes& bytes, const Range& r) const;
+  void multiply_minifloats(const MatrixBytes& bytes, const Range& r) const;
+  void multiply_codes(const MatrixBytes& bytes, const Range& r) const;
+  const float* floats_of_bias(const MatrixBytes& bytes, const Range& r) const;
+
+  static constexpr int64_t kDirectRows = 8;
 
   MatrixForm form_;
   int kernel_bits_ = 0;  // of the codes that the kernel sees
   const char* isa_ = "";
-  const cpu::QuantGemm* quant_ = nullptr;  // one of the two
-  const cpu::FloatGemm* dense_ = nullptr;
+  bool rounds_ = false;                       // fp8 with int8 activations
+  const cpu::QuantGemm* quant_ = nullptr;     // of integers
+  const cpu::MinifloatGemm* mini_ = nullptr;  // of fp4 and fp8
+  const cpu::FloatGemm* dense_ = nullptr;     // of floats, and of many rows with exact activations by fp4 and fp8
 };
 
 // Columns of a job, a multiple of kColumnStep up to `most` (itself one): enough jobs for all threads to end together, none too

@@ -30,11 +30,10 @@ class Qmoe final : public MoeKernel {
       : MoeKernel(attributes, kFc, kRouterWeights), quantised_(quantised), activation_(activation) {}
 
  protected:
-  // accuracy_level 4 speaks of 4-bit codes in blocks only.
+  // accuracy_level 4 speaks of 4-bit integers in blocks only. wfp4afp8 never takes integers: its activations are floats by name.
   bool int8_activations(const MatrixForm& form) const override {
-    if (quantised_.kind != Kind::integer) return false;
-    if (activation_ != CpuActivation::by_node) return activation_ == CpuActivation::int8;
-    return quantised_.allows_int8 && form.bits == 4 && form.block < form.k;
+    if (activation_ != CpuActivation::by_node) return activation_ == CpuActivation::int8 && quantised_.kind_name != "wfp4afp8";
+    return quantised_.kind == Kind::integer && quantised_.allows_int8 && form.bits == 4 && form.block < form.k;
   }
 
   int64_t find_hidden(const NodeInputs& inputs) const override {

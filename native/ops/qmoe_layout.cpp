@@ -124,7 +124,7 @@ Status describe_fp8(const DeclaredMatrix& m, int64_t n_experts, int64_t block_si
   HOTSET_FAIL_IF(!(*m.scales == scales), invalid_model, "%s_scales has shape %s, expected %s for squares of block_size %lld", m.name,
                  to_text(*m.scales).c_str(), to_text(scales).c_str(), ll(block_size));
   form->dtype = m.scale_dtype;
-  form->block = block_size;
+  form->block = form->scale_rows = block_size;
   return {};
 }
 

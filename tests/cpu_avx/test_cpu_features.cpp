@@ -32,7 +32,7 @@ X86Words everything() {
   X86Words w;
   w.leaf1_c = bit(12) | bit(27) | bit(28) | bit(29);
   w.leaf7_b = bit(5) | kF | kDq | kCd | kBw | kVl;
-  w.leaf7_c = bit(11);
+  w.leaf7_c = bit(1) | bit(11);
   w.leaf7_d = bit(22) | bit(24) | bit(25);
   w.leaf7_1a = bit(5);
   w.xcr0 = 0x600e7;
@@ -44,6 +44,7 @@ CpuLevel level(const X86Words& w, CpuLevel cap = CpuLevel::kAmx, bool (*tiles)()
   // A level holds those below it, and nothing above it is promised.
   CHECK(f.avx2 == (f.level >= CpuLevel::kAvx2) && f.avx512 == (f.level >= CpuLevel::kAvx512));
   CHECK(f.avx512vnni == (f.level >= CpuLevel::kAvx512Vnni) && f.amx_int8 == (f.level >= CpuLevel::kAmx));
+  CHECK(f.avx512vbmi == (f.avx512vnni && (w.leaf7_c & bit(1)) != 0));
   CHECK((!f.avx512bf16 || f.avx512vnni) && (!f.amx_bf16 || f.amx_int8) && !f.neon && !f.neon_dotprod);
   return f.level;
 }

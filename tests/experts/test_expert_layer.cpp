@@ -57,6 +57,7 @@ MatrixForm make_form(Storage storage, int bits, int64_t n, int64_t k, int64_t bl
   f.n = n;
   f.k = k;
   f.block = block;
+  if (storage == Storage::fp8) f.scale_rows = block;
   f.row_bytes = stream_bytes(k, bits);
   f.zero_points = zeros;
   f.dtype = storage == Storage::fp4_by_k || storage == Storage::fp4_by_n ? DType::f8e4m3fn : DType::f32;

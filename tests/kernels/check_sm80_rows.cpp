@@ -9,6 +9,7 @@
 
 #include "cpu_avx/sm80_rows.h"
 #include "formats/sm80.h"
+#include "guarded_bytes.h"
 
 using namespace hotset;
 
@@ -17,16 +18,28 @@ namespace {
 using Function = void (*)(const uint8_t*, int, int64_t, int64_t, int64_t, int64_t, uint8_t*, int64_t);
 
 bool same(int bits, int64_t n, int64_t k, int64_t n0, int64_t n1, std::mt19937& random) {
-  std::vector<uint8_t> packed(static_cast<size_t>(n * k * bits / 8));
-  for (uint8_t& b : packed) b = static_cast<uint8_t>(random());
-  const int64_t row_bytes = k * bits / 8 + static_cast<int64_t>(random() % 3) * 5;
-  std::vector<uint8_t> expected(static_cast<size_t>((n1 - n0) * row_bytes) + 1, 0xa5), got(expected);
+  GuardedBytes packed(static_cast<size_t>(n * k * bits / 8));
+  for (size_t i = 0; i < packed.size(); ++i) packed.data()[i] = static_cast<uint8_t>(random());
+  const int64_t used = k * bits / 8, row_bytes = used + static_cast<int64_t>(random() % 3) * 5;
+  const size_t bytes = static_cast<size_t>((n1 - n0 - 1) * row_bytes + used);
+  std::vector<uint8_t> expected(bytes, 0xa5);
   formats::sm80_to_raw(packed.data(), bits, n, k, n0, n1, expected.data(), row_bytes);
+  GuardedBytes got(bytes);
+  const auto equal = [&](const char* name) {
+    if (std::memcmp(got.data(), expected.data(), bytes) == 0) return true;
+    std::printf("%s: bits %d n %d k %d rows %d to %d differ\n", name, bits, static_cast<int>(n), static_cast<int>(k), static_cast<int>(n0),
+                static_cast<int>(n1));
+    return false;
+  };
+  std::memset(got.data(), 0xa5, bytes);
   cpu::sm80_rows(packed.data(), bits, n, k, n0, n1, got.data(), row_bytes);
-  if (got == expected) return true;
-  std::printf("bits %d n %d k %d rows %d to %d differ\n", bits, static_cast<int>(n), static_cast<int>(k), static_cast<int>(n0),
-              static_cast<int>(n1));
-  return false;
+  bool ok = equal("chosen");
+  for (int level = 0; n0 % (16 / bits) == 0 && cpu::sm80_rows_at(bits, level); ++level) {
+    std::memset(got.data(), 0xa5, bytes);
+    cpu::sm80_rows_at(bits, level)(packed.data(), k, n0, n1, got.data(), row_bytes);
+    ok &= equal(level == 0 ? "first level" : "second level");
+  }
+  return ok;
 }
 
 void bench(const char* name, int bits, Function f) {
@@ -55,7 +68,7 @@ int main(int argc, char** argv) {
   bool ok = true;
   for (int bits : {2, 4, 8}) {
     const int64_t step = 16 / bits;
-    for (int64_t k : {64, 192, 320}) {
+    for (int64_t k : {64, 128, 192, 256, 320, 448}) {
       for (int64_t groups : {1, 2, 7}) {
         const int64_t n = groups * step;
         ok &= same(bits, n, k, 0, n, random);

@@ -183,6 +183,47 @@ def test_scales_as_bytes_and_without_global_scale():
     assert np.array_equal(y, run(named, attributes))
 
 
+LAYERS = {"fp4": (2880, 96, 32), "nvfp4": (2048, 768, 16), "fp8": (2048, 768, 0), "fp8 squares": (2048, 768, 128)}
+
+
+@pytest.mark.parametrize("by_k", [False, True])
+@pytest.mark.parametrize("tokens", [1, 3, 24])
+@pytest.mark.parametrize("kind", LAYERS)
+def test_sizes_of_real_layers(kind, tokens, by_k):
+    """Exact activations: as good as float32 sums. int8 activations, when asked for: what 8 bits keep of them."""
+    hidden, inter, block = LAYERS[kind]
+    quant_type = kind.split()[0]
+    if quant_type == "fp8" and by_k:
+        pytest.skip("one layout only")
+    squares = block if quant_type == "fp8" else 0
+    named = random_node(
+        np.random.default_rng(5), quant_type, experts=4, hidden=hidden, inter=inter, tokens=tokens, by_k=by_k, block=squares
+    )
+    bits = 8 if quant_type == "fp8" else 4
+    attributes = {
+        "k": 2,
+        **SWIGLU,
+        "quant_type": quant_type,
+        "block_size": block or -1,
+        "weights_prepacked": int(by_k),
+        "expert_weight_bits": bits,
+    }
+    y = expected(named, attributes)
+    assert relative_error(run(named, attributes), y) < 1e-6
+    assert 1e-4 < relative_error(run(named, attributes, activation="int8"), y) < 2e-2
+
+
+def test_int8_activations_are_asked_for_by_option_only():
+    named = random_node(np.random.default_rng(6), "fp4", by_k=True)
+    attributes = {"k": 2, **SWIGLU, "quant_type": "fp4", "weights_prepacked": 1}
+    exact = run(named, attributes)
+    assert np.array_equal(exact, run(named, {**attributes, "accuracy_level": 4}))
+    assert not np.array_equal(exact, run(named, attributes, activation="int8"))
+    # By its name the activations of this kind are floats.
+    named, attributes = random_node(np.random.default_rng(6), "fp4"), {"k": 2, **SWIGLU, "quant_type": "wfp4afp8"}
+    assert np.array_equal(run(named, attributes), run(named, attributes, activation="int8"))
+
+
 def test_not_a_number():
     named = random_node(np.random.default_rng(4), "fp8", tokens=2)
     named["router_probs"][:] = [[9, 0, 0], [0, 9, 0]]
