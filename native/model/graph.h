@@ -63,6 +63,9 @@ struct Attribute {
 struct Node {
   std::string name, op_type, domain;  // domain "" is ai.onnx; a node without name is called as its first output
   int opset = 1;                      // version of its domain in force for this node
+  // Where the file has it: Graph::nodes[index] of the graph "main", or of a subgraph, "main/<index>/<length>:<attribute>".
+  std::string scope;
+  int32_t index = -1;
   std::vector<ValueId> inputs, outputs;
   std::vector<ValueId> captures;  // what its subgraphs read of this graph, each value once: inputs in all but name
   // The node runs only when each of these booleans has this value: it stood in a branch of an If that was dissolved.

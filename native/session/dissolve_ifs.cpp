@@ -34,7 +34,12 @@ std::vector<ValueId> move_in(Graph& graph, const Graph& branch, const Node& owne
     for (ValueId& id : ids)
       if (id != kNone) id = map[id];
   };
+  const std::string branch_name = when ? "then_branch" : "else_branch";
+  const std::string scope = owner.scope + "/" + std::to_string(owner.index) + "/" + std::to_string(branch_name.size()) + ":" + branch_name;
+  int32_t index = 0;
   for (Node node : branch.nodes) {
+    node.scope = scope;
+    node.index = index++;
     rename(node.inputs);
     rename(node.outputs);
     rename(node.captures);
@@ -59,6 +64,10 @@ std::vector<ValueId> move_in(Graph& graph, const Graph& branch, const Node& owne
 }  // namespace
 
 void dissolve_ifs(Graph& graph) {
+  for (size_t n = 0; n < graph.nodes.size(); ++n) {
+    graph.nodes[n].scope = "main";
+    graph.nodes[n].index = static_cast<int32_t>(n);
+  }
   for (bool found = true; found;) {  // once for each depth of nesting
     found = false;
     std::vector<Node> nodes;
