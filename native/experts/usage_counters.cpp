@@ -14,7 +14,7 @@ constexpr double kSmallest = 1e-30;
 }  // namespace
 
 size_t UsageCounters::add_layer(int64_t n_experts) {
-  layers_.push_back({n_experts, std::make_unique<Counter[]>(static_cast<size_t>(n_experts))});
+  layers_.push_back({n_experts, std::make_unique<Counter[]>(static_cast<size_t>(n_experts)), {}});
   return layers_.size() - 1;
 }
 
@@ -38,6 +38,7 @@ void UsageCounters::commit(std::span<const RunUsage> run) noexcept {
     const RunUsage& usage = run[l];
     if (usage.n_rows() == 0) continue;
     most_rows = std::max(most_rows, usage.n_rows());
+    layers_[l].changes.add(usage.changes());
     Counter* const counters = layers_[l].counters.get();
     // Written under the lock only, so the sum of two plain steps loses nothing.
     const auto raise = [](auto& value, auto by) { value.store(value.load(std::memory_order_relaxed) + by, std::memory_order_relaxed); };
@@ -66,6 +67,7 @@ UsageCounters::Snapshot UsageCounters::snapshot() const {
   const std::lock_guard lock(mutex_);
   s.n_tokens = n_tokens_;
   for (const Layer& layer : layers_) {
+    s.changes.push_back(layer.changes);
     std::vector<double>& scores = s.scores.emplace_back();
     std::vector<uint64_t>& routes = s.routes.emplace_back();
     for (int64_t e = 0; e < layer.n_experts; ++e) {

@@ -15,6 +15,8 @@
 #include <span>
 #include <vector>
 
+#include "experts/tail_routes.h"
+
 namespace hotset::experts {
 
 // Routes of one layer in one run. Costs nothing per expert that was not chosen, allocates when it is made only.
@@ -28,14 +30,18 @@ class RunUsage {
       if (routes_[static_cast<size_t>(ids[i])]++ == 0) touched_[n_touched_++] = ids[i];
     n_rows_ += n_rows;
   }
+  // What approximate routing did to routes that `add` has counted as the router made them.
+  void add_changes(const TailChanges& changes) { changes_.add(changes); }
   void clear() {
     for (size_t i = 0; i < n_touched_; ++i) routes_[static_cast<size_t>(touched_[i])] = 0;
     n_touched_ = 0;
     n_rows_ = 0;
+    changes_ = {};
   }
 
   int64_t n_rows() const { return n_rows_; }
   uint64_t routes(int64_t expert) const { return routes_[static_cast<size_t>(expert)]; }
+  const TailChanges& changes() const { return changes_; }
   // The experts with routes, in the order in which they were first chosen.
   std::span<const int32_t> touched() const { return {touched_.data(), n_touched_}; }
   size_t bytes() const { return routes_.size() * sizeof(uint64_t) + touched_.size() * sizeof(int32_t); }
@@ -45,6 +51,7 @@ class RunUsage {
   std::vector<int32_t> touched_;
   size_t n_touched_ = 0;
   int64_t n_rows_ = 0;
+  TailChanges changes_;
 };
 
 // The rule above. alpha, beta >= 0 and alpha + beta <= 1.
@@ -78,6 +85,7 @@ class UsageCounters {
   struct Snapshot {
     std::vector<std::vector<double>> scores;    // [layer][expert]
     std::vector<std::vector<uint64_t>> routes;  // [layer][expert]
+    std::vector<TailChanges> changes;           // [layer]
     uint64_t n_tokens = 0;                      // rows of the committed runs; of a run's layers, the one with most rows counts
   };
   Snapshot snapshot() const;
@@ -90,6 +98,7 @@ class UsageCounters {
   struct Layer {
     int64_t n_experts;
     std::unique_ptr<Counter[]> counters;
+    TailChanges changes;
   };
   const Counter& at(size_t layer, int64_t expert) const { return layers_[layer].counters[static_cast<size_t>(expert)]; }
 

@@ -176,6 +176,12 @@ Status MoeKernel::make_state(const NodeInputs& inputs, int64_t hidden, State* ou
 
 Status MoeKernel::create(const OpContext& context) {
   router_weights_norm_ = context.config().router_weights_norm;
+  tail_ = context.config().tail;
+  if (tail_.threshold > 0 && tail_.min_rank >= attributes_.k)
+    return context.fail(
+        Code::invalid_argument,
+        "OFFLOAD_BAD_RANK: session.moe.offload.tail_substitution_min_rank is %lld, but k is %lld: no route could be replaced",
+        static_cast<long long>(tail_.min_rank), static_cast<long long>(attributes_.k));
   const Tensor* const fc1 = context.constant(fc_[0].weights);
   if (fc1 && fc1->shape.rank == 3) n_experts_ = fc1->shape[0];
   if (context.has_input(fc_[2].bias)) context.warn("fc3_experts_bias is added to the values; onnxruntime's CUDA provider leaves it out");
@@ -279,14 +285,21 @@ Status MoeKernel::run(const RunContext& context) const {
   if (given && !router_weights_norm_) router.normalize = false;
   int32_t* const ids = reinterpret_cast<int32_t*>(space + w.ids);
   float* const weights = reinterpret_cast<float*>(space + w.weights);
-  const auto route_token = [&](int64_t t, int thread) {
+  struct RouterRow {
+    const float *logits, *given;
+  };
+  const auto router_row = [&](int64_t t, int thread) -> RouterRow {
     float* const rows = reinterpret_cast<float*>(space + w.router_rows) + static_cast<int64_t>(thread) * 2 * n_experts;
     const auto row = [&](const Tensor& tensor, float* converted) -> const float* {
       if (tensor.dtype == DType::f32) return tensor.as<const float>() + t * n_experts;
       cpu::to_f32(tensor.dtype, tensor.as<const uint16_t>() + t * n_experts, converted, n_experts);
       return converted;
     };
-    experts::route(router, row(logits, rows), given ? row(*given, rows + n_experts) : nullptr, ids + t * k, weights + t * k);
+    return {row(logits, rows), given ? row(*given, rows + n_experts) : nullptr};
+  };
+  const auto route_token = [&](int64_t t, int thread) {
+    const RouterRow row = router_row(t, thread);
+    experts::route(router, row.logits, row.given, ids + t * k, weights + t * k);
   };
   constexpr int64_t kTokens = 16;
   if (n_tokens <= kTokens) {
@@ -298,6 +311,15 @@ Status MoeKernel::run(const RunContext& context) const {
   }
 
   if (context.usage) context.usage->add(ids, n_tokens * k, n_tokens);
+  const int64_t tail_tokens = tail_.max_tokens < 0 ? experts::tail_max_tokens(n_experts, k) : tail_.max_tokens;
+  if (tail_.is_on() && n_tokens <= tail_tokens) {
+    experts::TailChanges changes;
+    for (int64_t t = 0; t < n_tokens; ++t) {
+      const RouterRow row = router_row(t, 0);
+      experts::change_tail(tail_, router, row.logits, row.given, nullptr, ids + t * k, weights + t * k, &changes);
+    }
+    if (context.usage) context.usage->add_changes(changes);
+  }
 
   experts::LayerCall call;
   call.x = x.data;

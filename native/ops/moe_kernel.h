@@ -87,6 +87,7 @@ class MoeKernel : public Kernel {
 
   const int router_weights_input_;
   bool router_weights_norm_ = true;
+  experts::TailRule tail_;
   int64_t n_experts_ = 0;
   std::unique_ptr<const State> state_;  // null: weights are not constants, each run makes its own
 };

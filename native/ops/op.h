@@ -16,6 +16,7 @@
 #include "base/status.h"
 #include "base/tensor.h"
 #include "base/thread_pool.h"
+#include "experts/tail_routes.h"
 #include "experts/usage_counters.h"
 #include "model/graph.h"
 
@@ -28,6 +29,7 @@ struct OpConfig {
   CpuActivation cpu_activation = CpuActivation::by_node;
   int n_threads = 1;
   bool router_weights_norm = true;  // hotset.router_weights_norm
+  experts::TailRule tail;           // on only with hotset.approximate_on_cpu
 };
 
 // The node at session creation. Types and constants are known here, shapes of constants too; other shapes are not.
