@@ -30,7 +30,8 @@
  *   - Threads: different objects may be used from different threads at once. One session may run from several threads
  *     at once; creating, freeing and setting options of one object is for one thread at a time.
  *   - The library never prints, exits, installs signal handlers or changes global state. It reads these environment
- *     variables only: HOTSET_CPU (cap of the CPU kernels: scalar, avx2, avx512, ...), HOTSET_LIBCUDA (path of the driver).
+ *     variables only: HOTSET_CPU (cap of the CPU kernels: scalar, avx2, avx512, ...), HOTSET_LIBCUDA (path of the driver), and
+ *     ORT_QMOE_* as defaults of the options session.moe.offload.* that approximate routing has.
  *   - After fork() the child has none of the library's threads: a run of a session it inherited returns
  *     HOTSET_ERROR_INVALID_STATE. It may free what no other thread was using at that moment, and create and run sessions
  *     of its own.
@@ -271,10 +272,17 @@ HOTSET_API hotset_status hotset_session_metadata(const hotset_session *session, 
  * "options": {...}}: what the session holds, executes and decided, and why. */
 HOTSET_API hotset_status hotset_session_plan(const hotset_session *session, char **out);
 /* JSON text: counters since creation: {"runs", "failed_runs", "nodes_executed", "shape_inferences", "memory_layouts",
- * "arena_bytes", "experts": [{"node", "op", "experts", "experts_per_token", "routes": [...], "routes_total"}...]}.
- * "routes" holds for each expert of a layer how many tokens were sent to it, padding included, in runs that succeeded; layers
- * whose weights are constants of the model are listed, in the order of the graph. Free with hotset_text_free. */
+ * "arena_bytes", "expert_tokens", "approximate", "experts": [{"node", "op", "experts", "experts_per_token", "routes": [...],
+ * "routes_total", "counters": [...], "skipped", "substituted"}...]}.
+ * "routes" holds for each expert of a layer how many tokens were sent to it, padding included, in runs that succeeded;
+ * "counters" their recent use, 0...1 (option hotset.adapt_alpha); "skipped" and "substituted" count routes that approximate
+ * routing changed, which "routes" has as the router made them; "approximate" says whether it is on. Layers whose weights are
+ * constants of the model are listed, in the order of the graph. Free with hotset_text_free. */
 HOTSET_API hotset_status hotset_session_stats(const hotset_session *session, char **out);
+/* Writes how often each expert was chosen per token to a file, which replaces an older one in one step. A later session of the
+ * model takes it as the option "session.moe.offload.popularity_file". INVALID_STATE when no run has used an expert
+ * yet, NOT_FOUND when the file cannot be written. */
+HOTSET_API hotset_status hotset_session_save_profile(const hotset_session *session, const char *path);
 /* JSON text in Chrome trace format of the last run made with the option "hotset.trace" = 1; "[]" otherwise. */
 HOTSET_API hotset_status hotset_session_trace(const hotset_session *session, char **out);
 

@@ -81,6 +81,14 @@ hotset_status hotset_session_plan(const hotset_session* session, char** out) { r
 
 hotset_status hotset_session_stats(const hotset_session* session, char** out) { return report(session, out, stats_json); }
 
+hotset_status hotset_session_save_profile(const hotset_session* session, const char* path) {
+  return guard([&]() -> Status {
+    HOTSET_FAIL_IF(!session || !path, invalid_argument, "session or path is NULL");
+    HOTSET_FAIL_IF(!*path || !model::valid_text(path), invalid_argument, "the path %s is empty or not UTF-8", model::quote(path).c_str());
+    return session->session->save_profile(path);
+  });
+}
+
 hotset_status hotset_session_trace(const hotset_session* session, char** out) { return report(session, out, trace_json); }
 
 hotset_status hotset_plan_file(const char* path, const hotset_options* options, char** out) {

@@ -64,7 +64,8 @@ class UsageCounters {
  public:
   explicit UsageCounters(Decay decay = {}) : decay_(decay) {}
 
-  // While the session is created, before anything else runs. Returns the layer's number.
+  // These while the session is created, before anything runs. add_layer returns the layer's number.
+  void set_decay(Decay decay) { decay_ = decay; }
   size_t add_layer(int64_t n_experts);
   // Starts from a profile: c[e] = min(1, popularity[e] * k / sum of popularity). All zero leaves the counters alone.
   void seed(size_t layer, std::span<const float> popularity, int64_t k);
@@ -102,7 +103,7 @@ class UsageCounters {
   };
   const Counter& at(size_t layer, int64_t expert) const { return layers_[layer].counters[static_cast<size_t>(expert)]; }
 
-  const Decay decay_;
+  Decay decay_;
   std::vector<Layer> layers_;
   mutable std::mutex mutex_;  // of writers and of snapshot
   uint64_t n_tokens_ = 0;

@@ -23,8 +23,11 @@ constexpr struct {
 
 // Keys that bound and order the expert store of a session without a GPU, or choose experts there.
 constexpr std::string_view kOfHost[] = {
-    "host_expert_bytes", "allow_file_backing", "source_root",         "derived_cache_dir",           "host_working_bytes",
-    "popularity_file",   "min_expert_weight",  "skip_tail_cold_only", "tail_substitution_threshold", "tail_substitution_min_rank",
+    "host_expert_bytes", "allow_file_backing", "source_root", "derived_cache_dir", "host_working_bytes", "popularity_file",
+};
+// The same with hotset.approximate_on_cpu.
+constexpr std::string_view kOfTail[] = {
+    "min_expert_weight", "skip_tail_cold_only", "tail_substitution_threshold", "tail_substitution_min_rank", "async_max_tokens",
 };
 
 constexpr std::string_view kPrefix = "session.moe.offload.";
@@ -47,7 +50,10 @@ Status settle_offload_keys(Options* options, std::vector<std::string>* unused) {
   for (const OptionInfo& o : option_table()) {
     const std::string_view key = o.key;
     if (!key.starts_with(kPrefix) || !options->is_set(key) || options->get(key) == o.default_value) continue;
-    if (std::find(std::begin(kOfHost), std::end(kOfHost), key.substr(kPrefix.size())) == std::end(kOfHost)) unused->push_back(o.key);
+    const auto is_in = [&](std::span<const std::string_view> keys) {
+      return std::find(keys.begin(), keys.end(), key.substr(kPrefix.size())) != keys.end();
+    };
+    if (!is_in(kOfHost) && !(is_in(kOfTail) && options->get_bool("hotset.approximate_on_cpu"))) unused->push_back(o.key);
   }
   return {};
 }

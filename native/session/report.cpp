@@ -187,19 +187,21 @@ std::string stats_json(const Session& session) {
       .field("memory_layouts", s.layouts.load())
       .field("arena_bytes", session.memory().values.load());
   const Program& program = session.program();
-  j.key("experts").array();
+  const experts::UsageCounters::Snapshot usage = session.usage().snapshot();
+  j.field("expert_tokens", usage.n_tokens).field("approximate", session.usage_options().tail.is_on()).key("experts").array();
   for (size_t layer = 0; layer < program.expert_layers().size(); ++layer) {
     const Step& step = program.steps()[program.expert_layers()[layer]];
     const model::Node& node = program.node(step);
     uint64_t total = 0;
     j.object().field("node", node.name).field("op", node.op_type).field("experts", step.kernel->experts());
     j.field("experts_per_token", node.get_int("k", 1)).key("routes").array();
-    for (int64_t e = 0; e < step.kernel->experts(); ++e) {
-      const uint64_t routes = session.usage().routes(layer, e);
+    for (uint64_t routes : usage.routes[layer]) {
       total += routes;
       j.value(routes);
     }
-    j.end().field("routes_total", total).end();
+    j.end().field("routes_total", total).key("counters").array();
+    for (double score : usage.scores[layer]) j.value(score);
+    j.end().field("skipped", usage.changes[layer].skipped).field("substituted", usage.changes[layer].substituted).end();
   }
   j.end().end();
   return j.take();

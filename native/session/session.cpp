@@ -107,6 +107,10 @@ Result<std::unique_ptr<Session>> Session::create_for_planning(const std::string&
   return in_file(path, finish(std::move(model), options, {}, true));
 }
 
+Session::~Session() {
+  if (program_) save_counters();
+}
+
 Result<std::unique_ptr<Session>> Session::finish(std::unique_ptr<model::Model> model, const Options& options, const Callbacks& callbacks,
                                                  bool planning) {
   std::unique_ptr<Session> s(new Session);
@@ -131,6 +135,8 @@ Result<std::unique_ptr<Session>> Session::finish(std::unique_ptr<model::Model> m
         format_text(
             "intra_op_num_threads is %lld, but only %d processors may be used (affinity mask and CPU quota): more threads make runs slower",
             static_cast<long long>(threads), available_threads()));
+  HOTSET_ASSIGN(s->usage_options_, read_usage_options(s->options_));
+  s->usage_.set_decay(s->usage_options_.decay);
   s->pool_ = std::make_unique<ThreadPool>(planning ? 1 : threads ? static_cast<int>(threads) : available_threads());
   Program::Settings settings;
   const std::string& activation = options.get("hotset.cpu_activation");
@@ -140,12 +146,13 @@ Result<std::unique_ptr<Session>> Session::finish(std::unique_ptr<model::Model> m
   settings.config.n_threads = s->pool_->size();
   settings.fuse = options.get_bool("hotset.fuse");
   settings.run_constants = !planning;
+  settings.config.tail = s->usage_options_.tail;
   settings.config.router_weights_norm = options.get_bool("hotset.router_weights_norm");
   settings.warn = [&s](const std::string& text) { s->log(kLogWarning, text); };
   HOTSET_TRY(report(callbacks, "prepare", 0, 1));
   HOTSET_ASSIGN(s->program_, Program::build(std::move(model), settings, *s->pool_));
   HOTSET_TRY(report(callbacks, "prepare", 1, 1));
-  for (int32_t layer : s->program_->expert_layers()) s->usage_.add_layer(s->program_->steps()[layer].kernel->experts());
+  HOTSET_TRY(s->start_usage());
   const model::Graph& graph = s->graph();
   for (size_t i = 0; i < graph.inputs.size(); ++i) s->input_names_[graph.values[graph.inputs[i]].name] = static_cast<int>(i);
   for (size_t i = 0; i < graph.outputs.size(); ++i) s->output_names_[graph.values[graph.outputs[i]].name] = static_cast<int>(i);
@@ -195,12 +202,6 @@ std::string Session::place(const RunState& state) const {
   return state.running < 0 ? "run" : program_->node(program_->steps()[state.running]).text();
 }
 
-void Session::count_routes(RunState& state, bool succeeded) {
-  if (state.usage.empty()) return;
-  if (succeeded) usage_.commit(state.usage);
-  for (experts::RunUsage& layer : state.usage) layer.clear();
-}
-
 Status Session::run(RunState& state, const RunControl* control) {
   if (process_id() != process_)
     return fail(Code::invalid_state, "the session was created in another process: create a new one after fork()");
@@ -210,7 +211,7 @@ Status Session::run(RunState& state, const RunControl* control) {
     RunState& state;
     bool failed = true;
     ~Cleanup() {
-      session.count_routes(state, !failed);
+      session.commit_usage(state, !failed);
       if (!failed) return;
       session.stats_.failed_runs.fetch_add(1, std::memory_order_relaxed);
       for (OutputSlot& slot : state.outputs) {
@@ -226,6 +227,7 @@ Status Session::run(RunState& state, const RunControl* control) {
   state.running = -1;
   try {
     status = execute(state, control);
+    if (status.ok()) log_usage(state);
   } catch (const std::bad_alloc&) {
     status = Status(Code::out_of_memory, "out of memory").at(place(state));
   } catch (const std::exception& e) {

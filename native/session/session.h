@@ -10,9 +10,11 @@
 #include <unordered_map>
 #include <vector>
 
+#include "experts/profile.h"
 #include "session/options.h"
 #include "session/plan.h"
 #include "session/program.h"
+#include "session/usage_options.h"
 
 namespace hotset {
 
@@ -92,6 +94,7 @@ struct NodeTrace {
 
 class Session {
  public:
+  ~Session();
   static Result<std::unique_ptr<Session>> create(const std::string& path, const Options& options, const Callbacks& callbacks);
   static Result<std::unique_ptr<Session>> create_from_memory(const void* bytes, size_t n_bytes, const Options& options,
                                                              const Callbacks& callbacks);
@@ -118,6 +121,9 @@ class Session {
   const RunMemory& memory() const { return *memory_; }
   // Of successful runs, by expert layer of the program.
   const experts::UsageCounters& usage() const { return usage_; }
+  const UsageOptions& usage_options() const { return usage_options_; }
+  // Routes per token of every expert, as a profile that later sessions can start from.
+  Status save_profile(const std::string& path) const;
   std::vector<NodeTrace> last_trace(std::string* tag) const;
   int n_threads() const { return pool_->size(); }
 
@@ -143,8 +149,16 @@ class Session {
   std::mutex states_mutex_;
   std::vector<std::unique_ptr<RunState>> states_;
   Stats stats_;
-  void count_routes(RunState& state, bool succeeded);
+  // expert_usage.cpp:
+  std::string beside_model(const std::string& path) const;
+  std::vector<experts::ProfileNode> profile_nodes() const;
+  Status start_usage();
+  void save_counters() const noexcept;
+  void commit_usage(RunState& state, bool succeeded) noexcept;
+  void log_usage(const RunState& state);
+  UsageOptions usage_options_;
   experts::UsageCounters usage_;
+  std::atomic<bool> warned_negative_{false};
   bool trace_ = false;
   int64_t process_ = 0;
   mutable std::mutex trace_mutex_;

@@ -52,6 +52,22 @@ def build_parser():
     add_session_arguments(generate)
     generate.set_defaults(run=run_generate)
 
+    profile = commands.add_parser(
+        "profile",
+        help="record which experts prompts use",
+        description="Run prompts and write how often each expert was chosen, for the option session.moe.offload.popularity_file.",
+    )
+    profile.add_argument("model", metavar="DIR", help="model folder with genai_config.json, or 'demo'")
+    profile.add_argument("-p", "--prompt", action="append", default=[], help="text to run; may be repeated")
+    profile.add_argument("--prompts", metavar="FILE", help="one prompt a line; '-' is standard input")
+    profile.add_argument(
+        "-n", "--max-new-tokens", type=int, default=128, metavar="N", help="tokens to generate after each; default: %(default)s"
+    )
+    profile.add_argument("--output", default="expert-profile.bin", metavar="FILE", help="default: %(default)s")
+    profile.add_argument("--plot", metavar="FILE", help="draw layers and experts as a heat map, .png or .svg (needs matplotlib)")
+    add_session_arguments(profile)
+    profile.set_defaults(run=run_profile)
+
     info = commands.add_parser("info", help="describe a model", description="Inputs, outputs, operators, experts and memory of a model.")
     info.add_argument("model", metavar="MODEL", help="ONNX file, model folder, or 'demo'")
     info.add_argument("--context", type=int, metavar="N", help="tokens that the caches are sized for; default: the model's context length")
@@ -211,6 +227,51 @@ def run_generate(arguments):
                 print(describe(stats), file=sys.stderr)
                 if arguments.stats:
                     print_expert_stats(generator.session.expert_stats(), sys.stderr)
+
+
+def read_prompts(arguments):
+    """The texts of -p, then the lines of --prompts that are not blank."""
+    import hotset
+
+    prompts = list(arguments.prompt)
+    if arguments.prompts == "-":
+        if sys.stdin is None:
+            raise hotset.InvalidArgument("there are no prompts: standard input is closed")
+        sys.stdin.reconfigure(encoding="utf-8", errors="replace")
+        prompts += sys.stdin.read().splitlines()
+    elif arguments.prompts is not None:
+        prompts += pathlib.Path(arguments.prompts).read_text(encoding="utf-8", errors="replace").splitlines()
+    prompts = [prompt for prompt in prompts if prompt.strip()]
+    if not prompts:
+        raise hotset.InvalidArgument("there is no prompt: give -p TEXT or --prompts FILE")
+    return prompts
+
+
+def run_profile(arguments):
+    import hotset
+    from hotset._report import print_expert_stats
+
+    if arguments.plot:
+        from hotset._heat_map import draw_heat_map  # before the work: matplotlib may be missing
+    prompts = read_prompts(arguments)
+    options = session_options(arguments)
+    bar = LoadingBar(options)
+    try:
+        generator = hotset.Generator(arguments.model, options)
+    finally:
+        bar.close()
+    with generator, Interrupt(generator.cancel):
+        try:
+            for prompt in prompts:
+                generator.generate(prompt, arguments.max_new_tokens, temperature=0)
+        except hotset.Cancelled:  # only Ctrl-C cancels here
+            raise KeyboardInterrupt from None
+        generator.session.save_expert_profile(arguments.output)
+        stats = generator.session.stats()
+    if arguments.plot:
+        draw_heat_map(stats["experts"], arguments.plot)
+    print(f"{arguments.output}: {len(prompts)} prompts, {stats['expert_tokens']} tokens")
+    print_expert_stats(stats["experts"], sys.stdout)
 
 
 def describe(stats):

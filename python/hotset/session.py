@@ -210,13 +210,20 @@ class InferenceSession:
         return self.plan()["memory"]
 
     def stats(self):
-        """Counters since creation: runs, failed_runs, nodes_executed, shape_inferences, memory_layouts, arena_bytes, experts."""
+        """Counters since creation: runs, failed_runs, nodes_executed, shape_inferences, memory_layouts, arena_bytes,
+        expert_tokens, approximate (whether routing is changed by options), experts."""
         return self._json(lib.hotset_session_stats)
 
     def expert_stats(self):
         """A dict for every MoE layer, in the order of the graph: node, op, experts, experts_per_token, routes (for each
-        expert the tokens sent to it in runs that succeeded, padding included) and routes_total."""
+        expert the tokens sent to it in runs that succeeded, padding included), routes_total, counters (recent use of each
+        expert, 0...1), skipped and substituted (routes that approximate routing changed)."""
         return self.stats().get("experts", [])
+
+    def save_expert_profile(self, path):
+        """Writes how often each expert was chosen; a session of the same model starts from it with the option
+        session.moe.offload.popularity_file. InvalidState before the first run, NotFound when the file cannot be written."""
+        check(lib.hotset_session_save_profile(self._open(), text(os.fspath(path))))
 
     def trace(self):
         """Chrome trace events of the last run, with the option hotset.trace = 1."""

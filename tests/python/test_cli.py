@@ -66,6 +66,34 @@ def test_usage(arguments):
     run(*arguments, code=2)
 
 
+def test_profile(tmp_path, demo):
+    profile, prompts = tmp_path / "expert-profile.bin", tmp_path / "prompts.txt"
+    prompts.write_text("In the beginning\n\nimport os\n", encoding="utf-8")
+    arguments = ["profile", "demo", "-n", "4", "--output", profile]
+    done = run(*arguments, "-p", "And God said", "--prompts", prompts)
+    first = profile.read_bytes()
+    assert first[:4] == b"MOEP" and "3 prompts" in done.stdout and "busiest experts" in done.stdout
+    run(*arguments, "--prompts", "-", input="And God said\nIn the beginning\nimport os\n")
+    assert profile.read_bytes() == first
+    options = hotset.SessionOptions()
+    options.add_session_config_entry("session.moe.offload.popularity_file", str(profile))
+    layers = hotset.InferenceSession(demo / "model.onnx", options).expert_stats()
+    assert all(abs(sum(layer["counters"]) - layer["experts_per_token"]) < 1e-4 for layer in layers)
+    assert run(*arguments, code=1).stderr == "hotset: there is no prompt: give -p TEXT or --prompts FILE\n"
+    assert run("profile", "demo", "-n", "1", "-p", "In", "--output", tmp_path / "no" / "profile", code=1).stderr.count("\n") == 1
+
+
+def test_profile_draws_a_heat_map(tmp_path):
+    arguments = ["profile", "demo", "-n", "2", "-p", "In", "--output", tmp_path / "profile.bin", "--plot", tmp_path / "map.png"]
+    try:
+        import matplotlib  # noqa: F401
+    except ImportError:
+        assert "hotset[plots]" in run(*arguments, code=1).stderr and not list(tmp_path.iterdir())
+    else:
+        run(*arguments)
+        assert (tmp_path / "map.png").read_bytes()[:4] == b"\x89PNG"
+
+
 def test_info(demo):
     text = run("info", "demo").stdout
     for word in ("input_ids", "past_sliding_length", "QMoE", "GroupQueryAttention", "24"):
