@@ -1,12 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // com.microsoft::MatMulNBits: Y = A W^T + bias with weights of 2, 4 or 8 bits, one scale a block of K.
 #include <algorithm>
-#include <cstring>
 
 #include "cpu_avx/convert.h"
-#include "experts/weight_matrix.h"
 #include "formats/sm80.h"
-#include "ops/op.h"
+#include "ops/weight_product.h"
 
 namespace hotset::ops {
 namespace {
@@ -14,17 +12,13 @@ namespace {
 using experts::MatrixBytes;
 using experts::MatrixForm;
 using experts::Storage;
-using experts::WeightMatrix;
 using experts::ZeroPoints;
 
 constexpr int kA = 0, kB = 1, kScales = 2, kZeroPoints = 3, kGroupIndex = 4, kBias = 5;
-constexpr int64_t kRowsPerJob = 256, kColumnsPerJob = 512;
-constexpr int64_t kInlineFloats = 24 << 10;  // prepared by the caller rather than by a region of its own
 
 constexpr size_t round_up_64(size_t n) { return (n + 63) & ~size_t{63}; }
 constexpr int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 long long ll(int64_t v) { return static_cast<long long>(v); }
-bool is_activation_type(DType t) { return t == DType::f32 || t == DType::f16 || t == DType::bf16; }
 size_t dtype_bytes(DType t) { return static_cast<size_t>(dtype_bits(t)) / 8; }
 
 struct Attributes {
@@ -58,117 +52,78 @@ class MatMulNBits final : public Kernel {
     Shape y = a;
     y[-1] = a_.n;
     context.set_output(0, dtype, y);
-    const DType zero_points = context.has_input(kZeroPoints) ? context.dtype(kZeroPoints) : DType::undefined;
-    const DType bias = context.has_input(kBias) ? context.dtype(kBias) : DType::undefined;
-    const Call call(a_, dtype, context.dtype(kScales), zero_points, bias, a.product(0, a.rank - 1), context.n_threads());
-    context.set_workspace(call.total);
+    const Call call{context.dtype(kScales), context.has_input(kZeroPoints) ? context.dtype(kZeroPoints) : DType::undefined,
+                    context.has_input(kBias) ? context.dtype(kBias) : DType::undefined};
+    context.set_workspace(product(call, dtype, a.product(0, a.rank - 1), context.n_threads()).workspace());
     return {};
   }
 
   Status run(const RunContext& context) const override {
-    const Tensor& a = *context.input(kA);
-    const Tensor& y = *context.output(0);
-    const Tensor *const scales = context.input(kScales), *const zero_points = context.input(kZeroPoints),
-                        *const bias = context.input(kBias);
-    const int64_t m = a.shape.product(0, a.shape.rank - 1), n = a_.n, k = a_.k;
-    if (m == 0 || n == 0) return {};
-    if (k == 0) {
-      fill_bias(bias, y, m);
+    const Tensor &a = *context.input(kA), &b = *context.input(kB), &scales = *context.input(kScales);
+    const Tensor *const zero_points = context.input(kZeroPoints), *const bias = context.input(kBias);
+    const int64_t m = a.shape.product(0, a.shape.rank - 1);
+    if (m == 0 || a_.n == 0) return {};
+    if (a_.k == 0 || b.shape.size() == 0) {
+      fill_with_bias(bias, *context.output(0), m, a_.n);
       return {};
     }
-    const Call call(a_, a.dtype, scales->dtype, zero_points ? zero_points->dtype : DType::undefined, bias ? bias->dtype : DType::undefined,
-                    m, context.pool->size());
-    uint8_t* const space = static_cast<uint8_t*>(context.workspace);
-    const size_t io = dtype_bytes(a.dtype);
-    const bool is_float = a.dtype == DType::f32, corrects = call.float_zero_points;
-
-    // Rows as the kernel wants them, and the sums of their blocks for float zero points.
-    float* const float_a = reinterpret_cast<float*>(space + call.float_a);
-    float* const sums = reinterpret_cast<float*>(space + call.sums);
-    void* const prepared = space + call.prepared;
-    const auto prepare = [&](int64_t m0, int64_t m1) {
-      const float* x = a.as<const float>();
-      if (!is_float) {
-        cpu::to_f32(a.dtype, a.as<const uint8_t>() + static_cast<size_t>(m0 * k) * io, float_a + m0 * k, (m1 - m0) * k);
-        x = float_a;
-      }
-      if (corrects) sum_blocks(x, m0, m1, sums);
-      call.matrix.prepare(x, k, m, m0, m1, prepared);
-    };
-    constexpr int64_t kRows = 8;
-    if (m * k <= kInlineFloats) {
-      prepare(0, m);
-    } else {
-      context.pool->parallel_for(ceil_div(m, kRows), [&](int64_t i, int) { prepare(i * kRows, std::min(m, (i + 1) * kRows)); });
-    }
-
-    const MatrixBytes bytes{context.input(kB)->as<const uint8_t>(), scales->as<const uint8_t>(),
+    const Call call{scales.dtype, zero_points ? zero_points->dtype : DType::undefined, bias ? bias->dtype : DType::undefined};
+    const WeightProduct product = this->product(call, a.dtype, m, context.pool->size());
+    const bool corrects = call.float_zero_points();
+    float* const sums = static_cast<float*>(product.extra(context.workspace));
+    const MatrixBytes bytes{b.as<const uint8_t>(), scales.as<const uint8_t>(),
                             zero_points && !corrects ? zero_points->as<const uint8_t>() : nullptr,
                             bias ? bias->as<const uint8_t>() : nullptr};
-    const int64_t row_jobs = ceil_div(m, kRowsPerJob);
-    const int64_t bytes_per_column = static_cast<int64_t>(call.matrix.form().weight_bytes()) / n;
-    const int64_t step = experts::columns_per_job(n, call.columns, row_jobs, context.pool->size(), bytes_per_column);
-    const int64_t ranges = ceil_div(n, step);
-    context.pool->parallel_for(row_jobs * ranges, [&](int64_t i, int thread) {
-      const int64_t m0 = i % row_jobs * kRowsPerJob, m1 = std::min(m, m0 + kRowsPerJob);
-      const int64_t n0 = i / row_jobs * step, n1 = std::min(n, n0 + step);
-      uint8_t* const scratch = space + call.scratch + static_cast<size_t>(thread) * call.scratch_bytes;
-      float* tile = reinterpret_cast<float*>(scratch);
-      int64_t ld = n1 - n0;
-      if (is_float) {
-        tile = y.as<float>() + m0 * n + n0;
-        ld = n;
-      }
-      call.matrix.multiply(bytes, prepared, m, m0, m1, n0, n1, tile, ld, scratch + call.tile_bytes);
-      if (corrects) correct(*scales, *zero_points, sums, m0, m1, n0, n1, tile, ld, reinterpret_cast<float*>(scratch + call.tile_bytes));
-      if (is_float) return;
-      for (int64_t row = m0; row < m1; ++row)
-        cpu::from_f32(y.dtype, tile + (row - m0) * ld, y.as<uint8_t>() + static_cast<size_t>(row * n + n0) * io, n1 - n0);
-    });
+    product.run(
+        context, bytes,
+        [&](const float* x, float*, int64_t m0, int64_t m1) {
+          if (corrects) sum_blocks(x, m0, m1, sums);
+        },
+        [&](float* y, int64_t ldy, int64_t m0, int64_t m1, int64_t n0, int64_t n1, void* scratch) {
+          if (corrects) correct(scales, *zero_points, sums, m0, m1, n0, n1, y, ldy, static_cast<float*>(scratch));
+        });
     return {};
   }
 
  private:
-  // The kernel and the places in the workspace for m rows:
-  //   float_a [m][K] when A is not float32 | sums [m][blocks] with float zero points | prepared rows
-  //   scratch [threads]: tile when Y is not float32, then what the product needs
   struct Call {
-    WeightMatrix matrix;
-    bool float_zero_points;
-    int64_t columns;  // most of a job
-    size_t float_a, sums, prepared, tile_bytes, scratch_bytes, scratch, total;
-
-    Call(const Attributes& a, DType dtype, DType scales, DType zero_points, DType bias, int64_t m, int n_threads) {
-      MatrixForm form;
-      form.storage = a.prepacked ? Storage::sm80 : Storage::raw;
-      form.zero_points = zero_points == DType::u8 ? ZeroPoints::packed : ZeroPoints::middle;
-      form.bits = a.bits;
-      form.dtype = scales;
-      form.bias_dtype = bias;
-      form.n = a.n;
-      form.k = a.k;
-      form.block = a.block;
-      form.row_bytes = a.blocks() * (a.block * a.bits / 8);  // the last block of a row is padded
-      matrix = WeightMatrix(form, a.int8);
-      float_zero_points = zero_points != DType::undefined && zero_points != DType::u8;
-      columns = std::min(ceil_div(a.n, WeightMatrix::kColumnStep) * WeightMatrix::kColumnStep, kColumnsPerJob);
-
-      const size_t rows = static_cast<size_t>(m);
-      float_a = 0;
-      sums = float_a + round_up_64(dtype == DType::f32 ? 0 : rows * static_cast<size_t>(a.k) * sizeof(float));
-      prepared = sums + round_up_64(float_zero_points ? rows * static_cast<size_t>(a.blocks()) * sizeof(float) : 0);
-      scratch = prepared + round_up_64(matrix.prepared_bytes(m));
-      tile_bytes = dtype == DType::f32 ? 0 : round_up_64(static_cast<size_t>(std::min(m, kRowsPerJob) * columns) * sizeof(float));
-      const size_t correction = float_zero_points ? 2 * round_up_64(static_cast<size_t>(a.blocks()) * sizeof(float)) : 0;
-      scratch_bytes = tile_bytes + round_up_64(std::max(matrix.scratch_bytes(m, columns), correction));
-      total = scratch + scratch_bytes * static_cast<size_t>(n_threads);
-    }
+    DType scales, zero_points, bias;  // undefined: none
+    bool float_zero_points() const { return zero_points != DType::undefined && zero_points != DType::u8; }
   };
+
+  // Float zero points are no part of the matrix: the caller corrects the product by the sums of the blocks of A.
+  WeightProduct product(const Call& call, DType dtype, int64_t m, int n_threads) const {
+    MatrixForm form;
+    form.storage = a_.prepacked ? Storage::sm80 : Storage::raw;
+    form.zero_points = call.zero_points == DType::u8 ? ZeroPoints::packed : ZeroPoints::middle;
+    form.bits = a_.bits;
+    form.dtype = call.scales;
+    form.bias_dtype = call.bias;
+    form.n = a_.n;
+    form.k = a_.k;
+    form.block = a_.block;
+    form.row_bytes = a_.blocks() * (a_.block * a_.bits / 8);  // the last block of a row is padded
+    const size_t line = static_cast<size_t>(a_.blocks()) * sizeof(float);
+    const bool corrects = call.float_zero_points();
+    return WeightProduct(form, a_.int8, dtype, m, n_threads, false, corrects ? static_cast<size_t>(m) * line : 0,
+                         corrects ? 2 * round_up_64(line) : 0);
+  }
+
+  // B without elements stands for a projection that is left out; what belongs to it may be empty too.
+  bool is_left_out(const Shape& b) const {
+    if (a_.prepacked || b.rank != 3 || b.size() != 0 || a_.n == 0 || a_.k == 0) return false;
+    const int64_t wanted[3] = {a_.n, a_.blocks(), a_.block * a_.bits / 8};
+    for (int i = 0; i < 3; ++i)
+      if (b[i] != 0 && b[i] != wanted[i]) return false;
+    return true;
+  }
 
   Status check_weights(const InferContext& context) const {
     const int64_t blocks = a_.blocks(), expected = a_.n * blocks * (a_.block * a_.bits / 8);
+    const bool left_out = is_left_out(context.shape(kB));
     const auto check = [&](int input, const char* name, int64_t size) -> Status {
-      HOTSET_FAIL_IF(context.shape(input).size() != size, invalid_model,
+      const int64_t there = context.shape(input).size();
+      HOTSET_FAIL_IF(there != size && !(left_out && there == 0), invalid_model,
                      "%s (input %d) has shape %s, expected %lld elements for N %lld, K %lld, block_size %lld and %d bits", name, input,
                      to_text(context.shape(input)).c_str(), ll(size), ll(a_.n), ll(a_.k), ll(a_.block), a_.bits);
       return {};
@@ -187,22 +142,10 @@ class MatMulNBits final : public Kernel {
     if (context.has_input(kBias)) {
       HOTSET_FAIL_IF(!is_activation_type(context.dtype(kBias)), invalid_model, "bias (input 5) is %s, expected the type of A",
                      dtype_name(context.dtype(kBias)));
-      HOTSET_TRY(check(kBias, "bias", a_.n));
+      HOTSET_FAIL_IF(context.shape(kBias).size() != a_.n, invalid_model, "bias (input 5) has shape %s, expected [%lld]",
+                     to_text(context.shape(kBias)).c_str(), ll(a_.n));
     }
     return {};
-  }
-
-  // K is 0: every product is empty.
-  void fill_bias(const Tensor* bias, const Tensor& y, int64_t m) const {
-    std::memset(y.data, 0, y.bytes());
-    if (!bias) return;
-    for (int64_t row = 0; row < m; ++row) {
-      for (int64_t c = 0; c < a_.n; ++c) {
-        float value;
-        cpu::to_f32(bias->dtype, bias->as<const uint8_t>() + static_cast<size_t>(c) * dtype_bytes(bias->dtype), &value, 1);
-        cpu::from_f32(y.dtype, &value, y.as<uint8_t>() + static_cast<size_t>(row * a_.n + c) * dtype_bytes(y.dtype), 1);
-      }
-    }
   }
 
   void sum_blocks(const float* x, int64_t m0, int64_t m1, float* sums) const {

@@ -8,6 +8,8 @@ import numpy as np
 
 from ops.attention_cases import MODES, GqaCase
 from ops.test_gather_block_quantized import packed_node
+from ops.test_matmul_block_quantized import FP4, FP8
+from ops.test_matmul_block_quantized import node as block_quantized_node
 from ops.test_matmul_nbits import matmul_node
 from ops.test_moe import moe_inputs
 from ops.test_qmoe import SWIGLU
@@ -224,8 +226,31 @@ def matmul_nbits(rng, types, i):
     )  # fmt: skip
 
 
+def block_quantized(rng, op, name, i):
+    m, n, k, block, bias, extra = [
+        ((3,), 40, 64, 16, False, True), ((0,), 7, 34, 32, True, False), ((1,), 33, 100, 128, True, False),
+        ((2, 9), 65, 300, 64, False, False), ((70,), 24, 256, 128, False, True), ((1,), 520, 320, 16, True, False),
+        ((5,), 1, 2, 16, False, False), ((1, 4), 48, 144, 32, True, True),
+    ][i]  # fmt: skip
+    inputs, attributes, y, _ = block_quantized_node(rng, op, SHORT[name], m, n, k, block, bias, extra)
+    constant = tuple(range(1, len(inputs)))
+    return from_reference(inputs, lambda: [y], attributes=attributes, constant=constant, factor=2)
+
+
+@cases(FP4, domain="com.microsoft", types={name: name for name in FLOATS})
+def matmul_block_quantized_fp4(rng, name, i):
+    return block_quantized(rng, FP4, name, i)
+
+
+@cases(FP8, domain="com.microsoft", types={name: name for name in FLOATS})
+def matmul_block_quantized_fp8(rng, name, i):
+    return block_quantized(rng, FP8, name, i)
+
+
 BLOCKS = {f"{name}, uint8 data of {bits} bits": (name, bits) for name in FLOATS for bits in (2, 4, 8)}
 BLOCKS |= {f"{name}, {data} data": (name, np.dtype(getattr(ml_dtypes, data))) for name in FLOATS for data in ("int4", "uint4")}
+SMALL_FLOATS = ("float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz", "float4_e2m1fn")
+BLOCKS |= {f"{name}, {data} data": (name, np.dtype(getattr(ml_dtypes, data))) for name in FLOATS for data in SMALL_FLOATS}
 
 
 @cases("GatherBlockQuantized", domain="com.microsoft", types=BLOCKS, count=6)
@@ -241,6 +266,16 @@ def gather_block_quantized(rng, types, i):
     ][i]
     if isinstance(data, int):
         inputs, attributes, y = packed_node(rng, SHORT[name], rows, groups * 8 // data, data, block, asymmetric, shape)
+    elif data.name in SMALL_FLOATS:
+        block = 0 if i == 4 else block
+        codes, blocks = (4 * rng.standard_normal((rows, groups))).astype(data), -(-groups // block) if block else 1
+        scales = draw(rng, FLOATS[name], (1 if asymmetric else rows, blocks), -1, 1)
+        index = rng.integers(-rows, rows, shape)
+        inputs = [codes, np.asarray(index), scales]
+        attributes = {"block_size": block, "gather_axis": 0, "quantize_axis": 1}
+        wide = np.repeat(np.broadcast_to(scales, (rows, blocks)), block or groups, 1)[:, :groups]
+        y = (codes.astype(np.float64) * wide.astype(np.float64))[index]
+        return from_reference(inputs, lambda: [y], attributes=attributes, outputs=(FLOATS[name],), constant=(0, 2))
     else:
         low, high = (-8, 8) if data == ml_dtypes.int4 else (0, 16)
         codes, blocks = rng.integers(low, high, (rows, groups)), -(-groups // block)

@@ -168,6 +168,11 @@ def products():
             note=f"{bits}bits",
         )
     yield Call("MatMulNBits", [f32(3, 64), b, f32(5, 2)], attributes, MICROSOFT, note="fed")
+    codes, half, scale = np.arange(5 * 32).reshape(5, 32).astype(np.uint8), f32(3, 64).astype(np.float16), np.float32(0.5)
+    fp4 = [half, codes, codes[:, :4] + 0x20, scale, scale, f32(5).astype(np.float16)]
+    yield Call("MatMulBlockQuantizedFp4Weight", fp4, {"block_size": 16}, MICROSOFT, required=4)
+    fp8 = [half, codes.repeat(2, 1).view(ml_dtypes.float8_e4m3fn), f32(5, 2), scale, f32(5).astype(np.float16)]
+    yield Call("MatMulBlockQuantizedFp8Weight", fp8, {"block_size": 32}, MICROSOFT, required=3)
 
 
 def attention():

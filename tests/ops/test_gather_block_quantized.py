@@ -11,6 +11,7 @@ import hotset
 from ops.weight_node import NUMPY, run_node, run_onnxruntime
 from reference import moe as reference
 
+E4M3 = ml_dtypes.float8_e4m3fn
 ROUNDING = {"f32": 1e-7, "f16": 6e-4, "bf16": 5e-3}
 
 
@@ -89,6 +90,58 @@ def test_onnxruntime_agrees(dt, bits, asymmetric):
     np.testing.assert_allclose(got.astype(np.float32), theirs.astype(np.float32), rtol=2 * ROUNDING[dt], atol=1e-30)
 
 
+FLOATS = {
+    "e4m3fn": ml_dtypes.float8_e4m3fn,
+    "e4m3fnuz": ml_dtypes.float8_e4m3fnuz,
+    "e5m2": ml_dtypes.float8_e5m2,
+    "e5m2fnuz": ml_dtypes.float8_e5m2fnuz,
+    "e2m1": ml_dtypes.float4_e2m1fn,
+}
+
+
+@pytest.mark.parametrize("scale", ["f32", "f16", "bf16"])
+@pytest.mark.parametrize("kind", FLOATS)
+def test_every_code_of_the_float_types(kind, scale):
+    """All codes, scales for each block, for a row, for a column of blocks, and one for all; also as onnxruntime computes them."""
+    codes = np.arange(256).reshape(4, 64) % (16 if kind == "e2m1" else 256)
+    data = codes.astype(np.uint8).view(FLOATS[kind])
+    rng = np.random.default_rng(4)
+    index = np.array([[3, -4], [1, 9]])
+    rows = data.astype(np.float64)[index % 4]
+    rows[1, 1] = 0  # index 9 is outside
+    for shape, block in (((4, 4), 16), ((4, 1), 0), ((1, 2), 32), ((1, 1), 0), ((4, 1), 64)):
+        scales = rng.uniform(0.5, 2, shape).astype(NUMPY[scale])
+        factors = np.repeat(np.broadcast_to(scales, (4, shape[1])), block or 64, 1).astype(np.float64)
+        y = rows * factors[index % 4]
+        attributes = {"block_size": block, "gather_axis": 0, "quantize_axis": 1}
+        got = run([data, index, scales], attributes)
+        assert got.dtype == NUMPY[scale]
+        largest = float(ml_dtypes.finfo(NUMPY[scale]).max)
+        with np.errstate(over="ignore"):
+            y = np.where(np.abs(y) > largest, np.copysign(np.inf, y), y)
+        np.testing.assert_allclose(got.astype(np.float64), y, rtol=ROUNDING[scale], atol=6e-8 if scale == "f16" else 1e-30)
+        if scale != "bf16":
+            theirs = run_onnxruntime("GatherBlockQuantized", [data, index, scales], attributes, (1,), NUMPY[scale])
+            np.testing.assert_allclose(got.astype(np.float32), theirs.astype(np.float32), rtol=2 * ROUNDING[scale], atol=1.2e-7)
+
+
+@pytest.mark.parametrize("gather", [0, 1, 2])
+@pytest.mark.parametrize("quantize", [0, 1, 2])
+def test_scales_of_floats_broadcast_on_any_axis(gather, quantize):
+    rng = np.random.default_rng(5)
+    shape = (3, 20, 18)
+    data = rng.standard_normal(shape).astype(ml_dtypes.float8_e4m3fn)
+    index = rng.integers(0, shape[gather], 5)
+    for ones in range(8):
+        blocks = [-(-n // 16) if i == quantize else n for i, n in enumerate(shape)]
+        narrow = [1 if ones >> i & 1 and i != quantize else n for i, n in enumerate(blocks)]
+        scales = rng.uniform(0.5, 2, narrow).astype(np.float32)
+        wide = np.repeat(np.broadcast_to(scales, blocks), 16, quantize)
+        wide = np.take(wide, range(shape[quantize]), quantize)
+        got = run([data, index, scales], {"block_size": 16, "gather_axis": gather, "quantize_axis": quantize})
+        np.testing.assert_allclose(got, np.take(data.astype(np.float32) * wide, index, gather), rtol=1e-6)
+
+
 def test_index_outside_gives_zeros():
     inputs, attributes, _ = packed_node(np.random.default_rng(2), rows=4)
     inputs[1] = np.array([0, 4, -5, -1, 2**40], np.int64)
@@ -103,6 +156,10 @@ def test_index_outside_gives_zeros():
     [
         ({"bits": 3}, {}, "bits is 3"),
         ({"block_size": 8}, {}, "block_size is 8"),
+        ({"block_size": 0}, {}, "block_size is 0, which goes with data of a float type, not uint8"),
+        ({}, {0: np.zeros((9, 96), np.int8)}, r"data \(input 0\) is int8, expected uint8"),
+        ({}, {0: np.zeros((9, 96), E4M3), 3: np.zeros((9, 3), E4M3)}, r"zero_points \(input 3\) do not go with data of type float8e4m3fn"),
+        ({}, {0: np.zeros((9, 96), E4M3), 2: np.ones((1, 1), np.float32)}, r"scales \(input 2\) have shape \[1,1\], expected \[9,3\]"),
         ({"quantize_axis": 0, "gather_axis": 1}, {}, "packed along its last axis"),
         ({"gather_axis": 2}, {}, "gather_axis is 2"),
         ({}, {2: np.ones((9, 4), np.float32)}, r"scales \(input 2\) have shape \[9,4\], expected \[9,3\]"),

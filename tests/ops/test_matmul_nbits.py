@@ -162,3 +162,21 @@ def test_rejected(name):
         inputs[i] = array
     with pytest.raises(error, match=text):
         run(inputs, {**attributes, **changes})
+
+
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize(("b", "scales"), [((0, 2, 16), (0, 2)), ((5, 0, 16), (5, 2)), ((5, 2, 0), (0,)), ((0, 0, 0), (0,))])
+def test_a_projection_that_is_left_out(b, scales, bias):
+    """B without elements: Y is the bias, or zero, as onnxruntime has it."""
+    inputs = [np.ones((3, 64), np.float32), np.zeros(b, np.uint8), np.zeros(scales, np.float32), None, None]
+    inputs += [np.arange(5, dtype=np.float32)] if bias else []
+    attributes = {"K": 64, "N": 5, "bits": 4, "block_size": 32}
+    got = run(inputs, attributes)
+    assert np.array_equal(got, np.broadcast_to(inputs[5] if bias else 0, (3, 5)))
+    assert np.array_equal(got, run_onnxruntime("MatMulNBits", inputs, attributes, (0,)))
+
+
+def test_b_that_is_neither_empty_nor_whole():
+    inputs = [np.ones((3, 64), np.float32), np.zeros((0, 2, 8), np.uint8), np.zeros((5, 2), np.float32)]
+    with pytest.raises(hotset.InvalidModel, match=r"B \(input 1\) has shape \[0,2,8\]"):
+        run(inputs, {"K": 64, "N": 5, "bits": 4, "block_size": 32})
