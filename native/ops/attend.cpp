@@ -2,9 +2,11 @@
 // Tiles of attention. Where the keys are cut depends on sizes only, never on the number of threads: same bits on any of them.
 #include "ops/attend.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <span>
 
 #include "cpu_avx/convert.h"
 
@@ -168,7 +170,12 @@ class Job {
     a.logits = p_.qk_output == QkOutput::none ? nullptr : s.logits + r0 * p_.keys;
     a.logits_ld = p_.keys;
     a.scratch = s.block;
-    for (const KvRows& piece : p_.entries[w.b].pieces) {
+    const AttendEntry& e = p_.entries[w.b];
+    const std::span<const KvRows> pieces = e.pages ? std::span(e.pages, static_cast<size_t>(e.n_pages)) : std::span(e.pieces);
+    const auto is_before = [begin](const KvRows& page) { return page.first + page.count <= begin; };
+    auto next = e.pages ? std::partition_point(pieces.begin(), pieces.end(), is_before) : pieces.begin();
+    for (; next != pieces.end() && !(e.pages && next->first >= end); ++next) {
+      const KvRows& piece = *next;
       a.k = piece.k + w.g * piece.k_head;
       a.v = piece.v + w.g * piece.v_head;
       a.k_stride = piece.k_row;

@@ -23,7 +23,9 @@ struct KvRows {
 // One batch entry: query row s < n_rows has position `position + s` and sees keys j < min(limit, causal bound), above the window.
 struct AttendEntry {
   int64_t n_rows = 0, position = 0, limit = 0;
-  KvRows pieces[2];  // in key order
+  KvRows pieces[2];               // in key order
+  const KvRows* pages = nullptr;  // not null: these instead of the pieces, also in key order; keys on none of them do not exist
+  int64_t n_pages = 0;
 };
 
 enum class QkOutput { none, logits, weights };

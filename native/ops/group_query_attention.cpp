@@ -10,6 +10,7 @@
 #include <cstring>
 
 #include "cpu_avx/convert.h"
+#include "ops/head_vector.h"
 
 namespace hotset::ops {
 namespace {
@@ -29,25 +30,6 @@ struct Layout {
     attend = staged + round_up_64(rows * z.k_row) + round_up_64(rows * z.v_row);
   }
 };
-
-void round_to(DType type, float* x, int64_t n) {
-  if (type == DType::f32) return;
-  uint16_t t[64];
-  for (int64_t i = 0; i < n; i += 64) {
-    const int64_t m = std::min<int64_t>(64, n - i);
-    cpu::from_f32(type, x + i, t, m);
-    cpu::to_f32(type, t, x + i, m);
-  }
-}
-
-// Sums in double, so that every CPU rounds the same value.
-void rms_norm(float* x, const float* w, float epsilon, int64_t n) {
-  double sum[4] = {};
-  for (int64_t i = 0; i < n; ++i) sum[i & 3] += static_cast<double>(x[i]) * x[i];
-  const double mean = ((sum[0] + sum[1]) + (sum[2] + sum[3])) / static_cast<double>(n);
-  const float inverse = static_cast<float>(1.0 / std::sqrt(mean + static_cast<double>(epsilon)));
-  for (int64_t i = 0; i < n; ++i) x[i] = x[i] * inverse * w[i];
-}
 
 // All that preparing one vector of Q, K or V needs.
 struct Prepare {

@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "ops/attend.h"
+#include "ops/head_vector.h"
 #include "ops/op.h"
 
 namespace hotset::ops::gqa {
@@ -33,8 +34,6 @@ inline constexpr const char* kInputNames[] = {
     "query",         "key",           "value",        "past_key",       "past_value", "seqlens_k", "total_sequence_length",
     "cos_cache",     "sin_cache",     "position_ids", "attention_bias", "head_sink",  "k_scale",   "v_scale",
     "q_norm_weight", "k_norm_weight", "query_seqlens"};
-
-inline constexpr int64_t kMaxHeadSize = 1024;
 
 enum class Quant { none, per_tensor, per_channel };
 

@@ -7,6 +7,7 @@ import ml_dtypes
 import numpy as np
 
 from ops.attention_cases import MODES, GqaCase
+from ops.paged_cases import PagedCase
 from ops.test_gather_block_quantized import packed_node
 from ops.test_matmul_block_quantized import FP4, FP8
 from ops.test_matmul_block_quantized import node as block_quantized_node
@@ -154,6 +155,29 @@ def group_query_attention(rng, types, i):
     return from_reference(
         inputs, oracle, attributes=a, outputs=tuple(case.output_types), view=view, skip="" if case.in_onnxruntime() else "r",
         factor=ATTENTION_FACTOR * (4 if bits and dtype != np.float32 else 1),
+    )  # fmt: skip
+
+
+@cases(
+    "PagedAttention",
+    domain="com.microsoft",
+    types={name + text: (dtype, kind) for name, dtype in FLOATS.items() for text, kind in (("", ""), (", int8 cache", "int8"))},
+    count=8,
+)
+def paged(rng, types, i):
+    dtype, kind = types
+    tokens = [(1, 1, 1), (5, 0, 40), (70,), (2, 3)][i % 4]
+    case = PagedCase(
+        int(rng.integers(0, 2**31)), dtype, [64, 16, 80, 128][i % 4], 1 + i % 3, page=[16, 1, 256, 8][i % 4], tokens=tokens, quantised=kind
+    )
+    exact = "do_rotary" not in case.attributes and case.inputs[12] is None
+
+    def view(outputs):
+        return [outputs[0], *(outputs[1:3] if exact or not kind else outputs[2:3])]
+
+    return from_reference(
+        trimmed(list(case.inputs)), case.expected, attributes=case.attributes, outputs=case.output_types, view=view, skip="k",
+        factor=ATTENTION_FACTOR * (4 if kind and dtype != np.float32 else 1),
     )  # fmt: skip
 
 

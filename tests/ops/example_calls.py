@@ -208,6 +208,16 @@ def attention():
     yield Call("GroupQueryAttention", [q, kv, kv, past, past, i32(8), np.int32(9)], window, MICROSOFT, outputs=3, note="window")
     inputs = [q, kv, kv, past, past, i32(3), np.int32(6), *[None] * 9, i32(2)]
     yield Call("GroupQueryAttention", inputs, heads, MICROSOFT, outputs=3, required=7, note="chunk")
+    pages, table = f32(3, 4, 2, 8), np.array([[2, 0]], np.int32)
+    tokens = [f32(3, 32), f32(3, 16), f32(3, 16), pages, pages, i32(0, 3), i32(2), table]
+    more = [f32(8, 4), f32(8, 4), i32(10, -1, 8), f32(4), f32(8), f32(8), None, None, i32(3, 5)]
+    attributes = heads | {"do_rotary": 1, "local_window_size": 4, "softcap": 5.0, "scale": 0.3, "rotary_offset": 0, "is_causal": 1}
+    attributes |= {"qk_norm_epsilon": 1e-5, "kv_cache_layout": "SEPARATE"}
+    yield Call("PagedAttention", [*tokens, *more], attributes, MICROSOFT, outputs=3, required=8)
+    coded = [*tokens[:3], *[np.zeros(pages.shape, np.int8)] * 2, *tokens[5:], *[None] * 6, f32(1) + 1, f32(2, 1, 8) + 1]
+    quantised = heads | {"k_quant_type": "PER_TENSOR", "v_quant_type": "PER_CHANNEL"}
+    yield Call("PagedAttention", coded, quantised, MICROSOFT, outputs=3, required=8, note="8bits")
+    yield Call("PagedAttention", [f32(3, 64), None, None, *tokens[3:]], heads, MICROSOFT, outputs=3, note="packed")
     rotated = {"num_heads": 4, "interleaved": 0}
     yield Call("RotaryEmbedding", [q, i64(0, 5, 3).reshape(1, 3), cos, cos], rotated, MICROSOFT)
     yield Call("RotaryEmbedding", [q, cos, cos, i64(0, 5, 3).reshape(1, 3)], rotated, opset=23)
