@@ -20,6 +20,7 @@ from ops.test_qmoe_float_kinds import positional as float_inputs
 from ops.test_qmoe_float_kinds import random_node as float_node
 from reference import attention as reference
 from reference import moe as experts
+from reference import weights as packed
 
 from .elementwise import gelu, gelu_tanh, sigmoid
 from .registry import FLOATS, Case, cases, draw, formula
@@ -241,7 +242,7 @@ def matmul_nbits(rng, types, i):
 
     def oracle():
         a, b, scales, zero_points, _, add = inputs
-        w = experts.matmul_nbits_weight(b, scales.astype(np.float64), n, k, block, bits, zero_points, prepacked)
+        w = packed.matmul_nbits_weight(b, scales.astype(np.float64), n, k, block, bits, zero_points, prepacked)
         return [a.astype(np.float64) @ w.T + (0 if add is None else add.astype(np.float64))]
 
     skip = "d" if prepacked else "i" if not level and bits == 8 else ""
@@ -307,7 +308,7 @@ def gather_block_quantized(rng, types, i):
         index = rng.integers(-rows, rows, shape)
         inputs = [codes.astype(data), np.asarray(index), scales, zeros.astype(data) if asymmetric else None]
         attributes = {"block_size": block, "gather_axis": 0, "quantize_axis": 1}
-        y = experts.gather_block_quantized(codes, index, scales, block, zeros if asymmetric else 0)
+        y = packed.gather_block_quantized(codes, index, scales, block, zeros if asymmetric else 0)
     return from_reference(inputs, lambda: [y.astype(np.float64)], attributes=attributes, outputs=(FLOATS[name],), constant=(0, 2, 3))
 
 

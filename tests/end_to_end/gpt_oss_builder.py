@@ -12,7 +12,7 @@ import ml_dtypes
 import numpy as np
 from onnx import TensorProto, external_data_helper, helper, numpy_helper
 
-from reference import moe
+from reference import weights
 
 NUMPY = {"f32": np.dtype(np.float32), "f16": np.dtype(np.float16), "bf16": np.dtype(ml_dtypes.bfloat16)}
 ONNX = {"f32": TensorProto.FLOAT, "f16": TensorProto.FLOAT16, "bf16": TensorProto.BFLOAT16}
@@ -108,16 +108,16 @@ class Builder:
 
     def zeros(self, bits, *shape):
         middle = 1 << (bits - 1)
-        return moe.pack_codes(self.rng.integers(middle - middle // 4, middle + middle // 4 + 1, shape), bits)
+        return weights.pack_codes(self.rng.integers(middle - middle // 4, middle + middle // 4 + 1, shape), bits)
 
     def dense_weight(self, base, n, k, shared=False):
         """Initializers of MatMulNBits: weight, scales, zero points. The SM80 layout takes some sizes and no second reader."""
         c, bits = self.c, self.c.dense_bits
         blocks = -(-k // c.dense_block)
         codes = self.rng.integers(0, 1 << bits, (n, blocks * c.dense_block))
-        packed = moe.pack_codes(codes, bits)
+        packed = weights.pack_codes(codes, bits)
         if c.dense_prepacked and not shared and k % 64 == 0 and k % c.dense_block == 0 and n % 16 == 0:
-            packed = moe.sm80_pack(codes, bits)
+            packed = weights.sm80_pack(codes, bits)
             self.prepacked.add(f"{base}.weight_Q{bits}")
         names = [self.initializer(f"{base}.weight_Q{bits}", packed.reshape(n, blocks, -1))]
         names.append(self.initializer(f"{base}.weight_scales", self.scales(bits, k, n, blocks)))
@@ -210,7 +210,7 @@ class Builder:
             weight = self.random(f"{base}.weight", c.experts, rows, columns, scale=1 / math.sqrt(columns))
             return [weight, self.initializer(f"{base}.bias", bias)], ""
         codes = self.rng.integers(0, 1 << bits, (c.experts, rows, columns))
-        weight = self.initializer(f"{base}.qweight", moe.pack_int(codes, bits, c.expert_prepacked))
+        weight = self.initializer(f"{base}.qweight", weights.pack_int(codes, bits, c.expert_prepacked))
         shape = (c.experts, rows, -(-columns // c.expert_block)) if c.expert_block else (c.experts, rows)
         scales = self.initializer(f"{base}.scales", self.scales(bits, columns, *shape))
         zeros = self.initializer(f"{base}.zero_points", self.zeros(bits, *shape)) if c.expert_zeros else ""

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 import hotset
 from ops.weight_node import NUMPY, run_node, run_onnxruntime
-from reference import moe as reference
+from reference import weights as reference
 
 E4M3 = ml_dtypes.float8_e4m3fn
 ROUNDING = {"f32": 1e-7, "f16": 6e-4, "bf16": 5e-3}

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 import hotset
 from ops.weight_node import NUMPY, relative_error, run_node, run_onnxruntime
-from reference import moe as reference
+from reference import weights as reference
 
 BOUND = {"f32": 3e-6, "f16": 6e-4, "bf16": 5e-3}  # relative L2
 

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 import hotset
 from ops.weight_node import NUMPY, relative_error, run_node
 from reference import moe as reference
+from reference import weights
 
 NAMES = [
     "input",
@@ -76,15 +77,15 @@ def random_node(
         named["router_weights"] = rng.uniform(-0.2, 1, (n_tokens, experts)).astype(NUMPY[dt])
     for i, (n, k) in sizes.items():
         width, blocks = bits[i - 1], -(-k // block) if block else 1
-        named[f"fc{i}_experts_weights"] = reference.pack_int(rng.integers(0, 1 << width, (experts, n, k)), width, prepacked)
+        named[f"fc{i}_experts_weights"] = weights.pack_int(rng.integers(0, 1 << width, (experts, n, k)), width, prepacked)
         scales = rng.uniform(0.5, 1, (experts, n, blocks)) * rng.choice([-1, 1], (experts, n, blocks)) * 2.0 ** (1 - width) / np.sqrt(k)
         named[f"fc{i}_scales"] = scales.astype(NUMPY[scale_dt or dt]).reshape((experts, n, blocks) if block else (experts, n))
         if asymmetric:
             zeros = rng.integers(0, 1 << width, (experts, n, blocks))
             if not block:
-                zeros = reference.pack_codes(zeros[..., 0], width)
+                zeros = weights.pack_codes(zeros[..., 0], width)
             elif not (unpacked_zeros and width == 4):
-                zeros = reference.pack_codes(zeros, width)
+                zeros = weights.pack_codes(zeros, width)
             named[f"fc{i}_zero_points"] = zeros.astype(np.uint8)
         if biases:
             named[f"fc{i}_experts_bias"] = rng.standard_normal((experts, n)).astype(NUMPY[dt])
@@ -111,11 +112,11 @@ def golden_node(bits, dt="f32", block=32, asymmetric=False, prepacked=False):
     named = {"input": x.astype(NUMPY[dt]), "router_probs": np.array([[0, 1], [2, 0], [0.5, 0.5]], NUMPY[dt])}
     for i, (n, k) in {1: (128, 128), 2: (128, 64)}.items():
         width, blocks = bits[i - 1], -(-k // block) if block else 1
-        named[f"fc{i}_experts_weights"] = reference.pack_int(golden_codes(n, k, width, i - 1), width, prepacked)
+        named[f"fc{i}_experts_weights"] = weights.pack_int(golden_codes(n, k, width, i - 1), width, prepacked)
         scales = golden_scales(n, blocks, d[width]).astype(NUMPY[dt])
         named[f"fc{i}_scales"] = scales if block else scales[..., 0].copy()
         if asymmetric:
-            named[f"fc{i}_zero_points"] = reference.pack_codes(golden_codes(n, blocks, 4, i + 1), 4)
+            named[f"fc{i}_zero_points"] = weights.pack_codes(golden_codes(n, blocks, 4, i + 1), 4)
     return named
 
 

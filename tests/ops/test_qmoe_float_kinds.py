@@ -11,6 +11,7 @@ import hotset
 from ops.test_qmoe import BOUND, NAMES, SWIGLU, golden_codes
 from ops.weight_node import NUMPY, relative_error, run_node, run_onnxruntime
 from reference import moe as reference
+from reference import weights
 
 ALL_NAMES = [*NAMES, "fc1_global_scale", "fc2_global_scale", "fc1_act_scale", "fc2_act_scale", "fc1_act_block_scale", "fc2_act_block_scale"]
 E4M3, E8M0 = ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e8m0fnu
@@ -39,12 +40,12 @@ def random_node(rng, kind, dt="f32", experts=3, hidden=64, inter=96, tokens=5, b
     for i, (n, k) in sizes.items():
         w = (rng.standard_normal((experts, n, k)) / np.sqrt(k)).astype(np.float32)
         if kind == "fp8":
-            codes, scales = reference.quantise_fp8(w, block)
+            codes, scales = weights.quantise_fp8(w, block)
             named[f"fc{i}_experts_weights"] = codes.view(E4M3)
             named[f"fc{i}_scales" if block else f"fc{i}_global_scale"] = scales
         else:
-            codes, scales, global_scale = (reference.quantise_nvfp4 if kind == "nvfp4" else reference.quantise_mxfp4)(w)
-            named[f"fc{i}_experts_weights"] = reference.pack_fp4(codes, by_k)
+            codes, scales, global_scale = (weights.quantise_nvfp4 if kind == "nvfp4" else weights.quantise_mxfp4)(w)
+            named[f"fc{i}_experts_weights"] = weights.pack_fp4(codes, by_k)
             named[f"fc{i}_scales"] = scales.view(E4M3 if kind == "nvfp4" else E8M0)
             named[f"fc{i}_global_scale"] = global_scale * rng.uniform(0.5, 2, experts).astype(np.float32)
         if biases:
@@ -74,7 +75,7 @@ def check_golden(named, attributes, listed, total):
 def test_golden_fp4(kind, block, first_byte, period, global_scales, listed, total, by_k):
     named = golden_inputs()
     for i, (n, k) in {1: (128, 128), 2: (128, 64)}.items():
-        named[f"fc{i}_experts_weights"] = reference.pack_fp4(golden_codes(n, k, 4, i - 1), by_k)
+        named[f"fc{i}_experts_weights"] = weights.pack_fp4(golden_codes(n, k, 4, i - 1), by_k)
         e, row, j = np.ogrid[:2, :n, : k // block]
         scales = (first_byte + (3 * e + row + 2 * j) % period).astype(np.uint8)
         named[f"fc{i}_scales"] = scales.view(E4M3 if kind == "nvfp4" else E8M0)

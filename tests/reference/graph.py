@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from reference import attention, moe
+from reference import attention, moe, weights
 
 F32, F64 = np.float32, np.float64
 HALF = (TensorProto.FLOAT16, TensorProto.BFLOAT16)
@@ -122,7 +122,7 @@ def skip_norm(attributes, inputs):
 def matmul_nbits(attributes, inputs):
     bits, block, n, k = attributes["bits"], attributes["block_size"], attributes["N"], attributes["K"]
     layout = attributes.get("weight_prepacked", 0)
-    w = once(attributes, lambda: moe.matmul_nbits_weight(inputs[1], inputs[2], n, k, block, bits, inputs[3], layout))
+    w = once(attributes, lambda: weights.matmul_nbits_weight(inputs[1], inputs[2], n, k, block, bits, inputs[3], layout))
     return (inputs[0].astype(F64) @ w.T).astype(F32)
 
 
@@ -130,9 +130,9 @@ def matmul_nbits(attributes, inputs):
 def gather_block_quantized(attributes, inputs):
     data, indices, scales, zeros = (inputs[i] for i in range(4))
     bits = attributes["bits"]
-    codes = moe.unpack_codes(data, bits, data.shape[-1] * 8 // bits)
-    zero = 1 << (bits - 1) if zeros is None else moe.unpack_codes(zeros.reshape(len(data), -1), bits, scales.shape[-1])
-    return moe.gather_block_quantized(codes, indices, scales, attributes["block_size"], zero)
+    codes = weights.unpack_codes(data, bits, data.shape[-1] * 8 // bits)
+    zero = 1 << (bits - 1) if zeros is None else weights.unpack_codes(zeros.reshape(len(data), -1), bits, scales.shape[-1])
+    return weights.gather_block_quantized(codes, indices, scales, attributes["block_size"], zero)
 
 
 @op("GroupQueryAttention", "com.microsoft")
