@@ -24,7 +24,9 @@ def programs() -> list[str]:
 
 @pytest.mark.parametrize("program", programs())
 def test_program(native_build: pathlib.Path, program: str):
-    done = subprocess.run([native_build / "tests" / program], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace")
+    corpus = TESTS / "fuzz" / "corpus" / program.removeprefix("fuzz-fuzz_")
+    command = [native_build / "tests" / program, *([corpus] if program.startswith("fuzz-") and corpus.is_dir() else [])]
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace")
     if done.returncode == 77:
         pytest.skip((done.stdout.strip().splitlines() or ["no reason given"])[-1])
     assert done.returncode == 0, f"{program} ended with {done.returncode}\n{done.stdout[-8000:]}"

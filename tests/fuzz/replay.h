@@ -1,9 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The program around a fuzz target.
 //
-// With clang: build the library with -Db_sanitize=address,undefined -Dcpp_args=-fsanitize=fuzzer-no-link, then the target with
-// -fsanitize=fuzzer,address,undefined -DHOTSET_LIBFUZZER, and run it on a copy of tests/fuzz/corpus/<target>. Without, main() of a
-// program of its own:
+// tools/fuzz.sh builds it with clang and libFuzzer (HOTSET_LIBFUZZER). Without, main() of a program of its own:
 //   fuzz_x PATH...                         replays files, and those of folders, as they are, then the seeds with a few
 //                                          thousand mutations (the plain test)
 //   fuzz_x --mutate SECONDS [--seed N] [--save FILE] PATH...
