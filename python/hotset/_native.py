@@ -7,13 +7,22 @@ import json
 import os
 import sys
 
-import cffi
-
 _NAMES = {"win32": "hotset.dll", "darwin": "libhotset.1.dylib"}
 _resources = contextlib.ExitStack()  # keeps an unpacked library in place when the package is imported from a zip file
 
 
+def _import_cffi():
+    try:
+        import cffi
+    except ImportError as error:
+        is_free_threaded = "t" in getattr(sys, "abiflags", "")
+        hint = "; for a free-threaded interpreter it exists from CPython 3.14 on" if is_free_threaded else ""
+        raise ImportError(f"hotset: cannot import cffi: {error}; install it with: pip install cffi{hint}") from None
+    return cffi
+
+
 def _load():
+    cffi = _import_cffi()
     package = importlib.resources.files(__package__)
     try:
         declarations = (package / "_cdef.h").read_text(encoding="utf-8")

@@ -132,6 +132,7 @@ class Generator:
         self._longest_prompt = None
         self._loop = None
         self._turn = 0  # of the sequence that owns the caches
+        self._turn_lock = threading.Lock()
         self._lock = threading.Lock()  # held while a sequence takes a step
         beams = self.config.search.get("num_beams", 1)
         if isinstance(beams, int) and beams > 1:
@@ -240,8 +241,7 @@ class Generator:
         room = self.max_length - len(ids)
         limit = room if max_new_tokens is None else min(room, max_new_tokens)
         self.stats = GenerationStats(prompt_tokens=len(ids))
-        self._turn += 1
-        return self._generate(ids, limit, sampler, self.config.eos_token_ids | set(stop_token_ids), self.stats, self._turn)
+        return self._generate(ids, limit, sampler, self.config.eos_token_ids | set(stop_token_ids), self.stats, self._new_turn())
 
     def stream(self, prompt, max_new_tokens=None, *, stop=(), **settings):
         """Yields pieces of text; characters and stop strings are never split over two pieces. Settings as in stream_ids."""
@@ -299,9 +299,8 @@ class Generator:
             room = self.max_length - len(prompt)
             limits.append(room if limit is None else min(room, limit))
         self.batch_stats = [GenerationStats(prompt_tokens=len(prompt)) for prompt in ids]
-        self._turn += 1
         stop_ids = self.config.eos_token_ids | set(stop_token_ids)
-        return ids, self._generate_batch(ids, limits, samplers, stop_ids, self.batch_stats, self._turn, ended)
+        return ids, self._generate_batch(ids, limits, samplers, stop_ids, self.batch_stats, self._new_turn(), ended)
 
     def stream_batch(
         self,
@@ -466,6 +465,11 @@ class Generator:
             yield
         finally:
             self._lock.release()
+
+    def _new_turn(self):
+        with self._turn_lock:  # two threads never get one number, whether or not the interpreter has a lock of its own
+            self._turn += 1
+            return self._turn
 
     def _check_turn(self, turn):
         if turn != self._turn:
