@@ -33,6 +33,18 @@ def test_values_are_checked_when_set():
         options.get_session_config_entry("session.never_set")
 
 
+@pytest.mark.parametrize("fallback", ["0", "1"])
+def test_a_device_that_this_build_does_not_compute_on_is_refused(fallback):
+    """Asked for by name it is not replaced by the CPU, whatever the fallback says."""
+    options = hotset.SessionOptions()
+    options.add_session_config_entry("session.disable_cpu_ep_fallback", fallback)
+    with pytest.raises(hotset.InvalidArgument, match=r"'gpu' is not one of cpu\|cuda:N"):
+        options.add_session_config_entry("hotset.device", "gpu")
+    with pytest.raises(hotset.Unsupported, match="'cuda:7' needs a build with CUDA operators"):
+        options.add_session_config_entry("hotset.device", "cuda:7")
+    assert options.get_session_config_entry("hotset.device") == "cpu"
+
+
 def test_attributes_of_onnxruntime_programs(add_path):
     options = hotset.SessionOptions()
     options.graph_optimization_level = hotset.GraphOptimizationLevel.ORT_ENABLE_ALL
