@@ -135,7 +135,7 @@ Status MoeKernel::check_router(const Tensor& tensor, int input, const char* name
   const Shape& shape = tensor.shape;
   HOTSET_FAIL_IF(!is_activation_type(tensor.dtype), invalid_model, "%s (input %d) is %s, expected float, float16 or bfloat16", name, input,
                  dtype_name(tensor.dtype));
-  HOTSET_FAIL_IF(shape.rank < 2 || shape[-1] != n_experts || shape.product(0, shape.rank - 1) != n_tokens, invalid_model,
+  HOTSET_FAIL_IF(shape.rank < 1 || shape[-1] != n_experts || shape.product(0, shape.rank - 1) != n_tokens, invalid_model,
                  "%s (input %d) has shape %s, expected %lld rows of %lld experts", name, input, to_text(shape).c_str(),
                  static_cast<long long>(n_tokens), static_cast<long long>(n_experts));
   return {};

@@ -44,6 +44,7 @@ class Qmoe final : public MoeKernel {
 
   Status describe(const NodeInputs& inputs, Layout* layout) const override {
     HOTSET_TRY(find_inter(inputs, layout));
+    HOTSET_TRY(check_act_scales(inputs, layout->n_experts));
     const int64_t n_experts = layout->n_experts, hidden = layout->hidden, inter = layout->inter;
     const int64_t n[3] = {layout->rows_a_feature() * inter, hidden, inter}, k[3] = {hidden, inter, hidden};
     DeclaredMatrix matrices[3];
@@ -143,6 +144,18 @@ class Qmoe final : public MoeKernel {
     return {};
   }
 
+  // Scales for activations of 8 bits: checked, although kernels that keep activations as they are have no use for them.
+  static Status check_act_scales(const NodeInputs& inputs, int64_t n_experts) {
+    constexpr const char* kNames[] = {"fc1_act_scale", "fc2_act_scale"};
+    for (int i = 0; i < 2; ++i) {
+      const Tensor* const scale = inputs.find(kFc1ActScale + i);
+      HOTSET_FAIL_IF(scale && (scale->dtype != DType::f32 || (!(scale->shape == Shape{1}) && !(scale->shape == Shape{n_experts}))),
+                     invalid_model, "%s (input %d) is %s %s, expected float [1] or %s", kNames[i], kFc1ActScale + i,
+                     dtype_name(scale->dtype), to_text(scale->shape).c_str(), to_text(Shape{n_experts}).c_str());
+    }
+    return {};
+  }
+
   const QmoeAttributes quantised_;
   const CpuActivation activation_;
 };
@@ -198,6 +211,8 @@ Status read_qmoe_attributes(const OpContext& context, const MoeAttributes& commo
   if (out->weights_prepacked < -1 || out->weights_prepacked > 1)
     return context.fail(Code::invalid_model, "attribute weights_prepacked is %lld, expected -1, 0 or 1",
                         static_cast<long long>(out->weights_prepacked));
+  if (node.find("zero_point_offset"))
+    return context.fail(Code::unsupported, "attribute zero_point_offset is not supported: zero points are codes");
   out->allows_int8 = node.get_int("accuracy_level", 0) == 4;
   return {};
 }
