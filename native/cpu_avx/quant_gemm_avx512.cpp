@@ -23,7 +23,9 @@ constexpr int64_t kRowsInCache = 1 << 20;  // bytes of prepared rows that stay i
 template <int BITS>
 constexpr int kSteps = 32 / BITS;
 template <int BITS>
-constexpr int kStepShift = BITS == 8 ? 2 : BITS == 4 ? 3 : 4;
+constexpr int kStepShift = BITS == 8   ? 2
+                           : BITS == 4 ? 3
+                                       : 4;
 template <int BITS>
 constexpr int64_t kChunk = 512 / BITS;
 template <int BITS>
@@ -89,13 +91,13 @@ HOTSET_INLINE __m512 decode(__m512i dwords, __m512 table, int i) {
 // One chunk of four rows of W by MR rows of x.
 template <int BITS, int MR, bool PARTIAL, bool ZEROS>
 HOTSET_INLINE void few_rows_chunk(const QuantMatrix& w, const float* x, int64_t ldx, const int64_t row[4], const uint8_t* const codes[4],
-                                  int64_t ahead, int64_t k0, int shift, __m512 table, __m512 sum[4][MR]) {
+                                  int64_t k0, int shift, __m512 table, __m512 sum[4][MR]) {
   const Blocks blocks = blocks_at(k0, w.k, kStepShift<BITS>, shift);
   const __mmask64 mask = PARTIAL ? first64(((w.k - k0) * BITS + 7) / 8) : ~(__mmask64)0;
 #pragma GCC unroll 4
   for (int r = 0; r < 4; ++r) {
     const uint8_t* p = codes[r] + k0 * BITS / 8;
-    _mm_prefetch((const char*)p + ahead, _MM_HINT_T0);
+    _mm_prefetch((const char*)p + kAhead, _MM_HINT_T0);
     const __m512i dwords = to_signed<BITS>(PARTIAL ? _mm512_maskz_loadu_epi8(mask, p) : _mm512_loadu_si512(p));
     const __m512 scale = scales_of(w, row[r], blocks);
     __m512 dot[MR];
@@ -116,31 +118,28 @@ HOTSET_INLINE void few_rows_chunk(const QuantMatrix& w, const float* x, int64_t 
 }
 
 template <int BITS, int MR, bool ZEROS>
-static void few_rows(const QuantMatrix& w, const float* x, int64_t ldx, int64_t n0, int64_t n1, const float* bias, float* y,
-                     int64_t ldy) {
+static void few_rows(const QuantMatrix& w, const float* x, int64_t ldx, int64_t n0, int64_t n1, const float* bias, float* y, int64_t ldy) {
   const int shift = block_shift(w);
-  const int64_t ahead = prefetch_distance(w);
   const __m512 table = code_table<BITS>();
-  for (int64_t n = n0; n < n1; n += 4) {
-    prefetch_scales(w, n);
+  const Quarters quarters = Quarters::make(n0, n1);
+  const ScaleStream scales = ScaleStream::make(w);
+  for (int64_t j = 0; j < quarters.size; ++j) {
     __m512 sum[4][MR];
-    int64_t row[4];  // rows past the end repeat the last one
+    int64_t row[4];
     const uint8_t* codes[4];
     for (int r = 0; r < 4; ++r) {
-      row[r] = smaller(n + r, n1 - 1);
+      row[r] = quarters.row(j, r);
+      scales.prefetch(row[r]);
       codes[r] = w.codes + row[r] * w.row_bytes;
       for (int m = 0; m < MR; ++m) sum[r][m] = _mm512_setzero_ps();
     }
     const float* chunk = x;
     int64_t k0 = 0;
     for (; k0 + kChunk<BITS> <= w.k; k0 += kChunk<BITS>, chunk += kChunkFloats<BITS>)
-      few_rows_chunk<BITS, MR, false, ZEROS>(w, chunk, ldx, row, codes, ahead, k0, shift, table, sum);
-    if (k0 < w.k) few_rows_chunk<BITS, MR, true, ZEROS>(w, chunk, ldx, row, codes, ahead, k0, shift, table, sum);
+      few_rows_chunk<BITS, MR, false, ZEROS>(w, chunk, ldx, row, codes, k0, shift, table, sum);
+    if (k0 < w.k) few_rows_chunk<BITS, MR, true, ZEROS>(w, chunk, ldx, row, codes, k0, shift, table, sum);
 
-    const __mmask8 mask = (__mmask8)first16(smaller(4, n1 - n));
-    const __m128 offset = bias ? _mm_maskz_loadu_ps(mask, bias + n) : _mm_setzero_ps();
-    for (int m = 0; m < MR; ++m)
-      _mm_mask_storeu_ps(y + m * ldy + n, mask, _mm_add_ps(sum4(sum[0][m], sum[1][m], sum[2][m], sum[3][m]), offset));
+    for (int m = 0; m < MR; ++m) quarters.store(j, sum4(sum[0][m], sum[1][m], sum[2][m], sum[3][m]), bias, y + m * ldy);
   }
 }
 
@@ -165,8 +164,7 @@ static void decode_panel(const QuantMatrix& w, int64_t n, int64_t n1, int64_t k0
     if (ZEROS) {
       for (int i = 0; i < 16; ++i) r[i] = i < count ? zeros_of<BITS>(w, first + i, blocks) : _mm512_setzero_si512();
       transpose16(r);
-      for (int i = 0; i < 16; ++i)
-        panel->offset[i] = _mm512_cvtepi32_ps(_mm512_sub_epi32(_mm512_set1_epi32(1 << (BITS - 1)), r[i]));
+      for (int i = 0; i < 16; ++i) panel->offset[i] = _mm512_cvtepi32_ps(_mm512_sub_epi32(_mm512_set1_epi32(1 << (BITS - 1)), r[i]));
     }
     __m512* out = &panel->weights[0][half];
     for (int64_t k = k0; k < k0 + kPanelK && k < w.k; k += kChunk<BITS>) {
@@ -228,10 +226,13 @@ static void many_rows_tiles(const Panel* panel, const float* x, int64_t ldx, int
   for (int64_t t = 0; t < tiles; ++t) {
     const int64_t size = (m1 - i + (tiles - t) - 1) / (tiles - t);
     switch (size) {
-#define HOTSET_TILE(MR) \
-  case MR: many_rows_tile<BITS, MR>(panel, x, ldx, i, dwords, out); break;
-      HOTSET_TILE(1) HOTSET_TILE(2) HOTSET_TILE(3) HOTSET_TILE(4) HOTSET_TILE(5) HOTSET_TILE(6)
-      HOTSET_TILE(7) HOTSET_TILE(8) HOTSET_TILE(9) HOTSET_TILE(10) HOTSET_TILE(11) HOTSET_TILE(12)
+#define HOTSET_TILE(MR)                                      \
+  case MR:                                                   \
+    many_rows_tile<BITS, MR>(panel, x, ldx, i, dwords, out); \
+    break;
+      HOTSET_TILE(1)
+      HOTSET_TILE(2) HOTSET_TILE(3) HOTSET_TILE(4) HOTSET_TILE(5) HOTSET_TILE(6) HOTSET_TILE(7) HOTSET_TILE(8) HOTSET_TILE(9)
+          HOTSET_TILE(10) HOTSET_TILE(11) HOTSET_TILE(12)
 #undef HOTSET_TILE
     }
     i += size;
@@ -255,8 +256,9 @@ static void multiply(const QuantMatrix& w, const void* prepared, int64_t m, int6
   const int64_t ldx = row_floats<BITS>(w.k);
   if (m <= kFewRows) {
     // The second four rows of x find these rows of W in the cache.
-    for (int64_t n = n0; n < n1; n += kFewRowsN) {
-      const int64_t end = smaller(n1, n + kFewRowsN);
+    const int64_t n_step = m1 - m0 <= 4 ? n1 - n0 : kFewRowsN;
+    for (int64_t n = n0; n < n1; n += n_step) {
+      const int64_t end = smaller(n1, n + n_step);
       for (int64_t i = m0; i < m1;) {
         const int64_t left = m1 - i, tile = left <= 4 ? left : left < 8 ? (left + 1) / 2 : 4;
         if (tile == 1) few_rows_any<BITS, 1>(w, x + i * ldx, ldx, n, end, bias, y + i * ldy, ldy);

@@ -91,19 +91,42 @@ HOTSET_INLINE __m512i zeros_of(const QuantMatrix& w, int64_t n, const Blocks& b)
   return _mm512_and_si512(_mm512_or_si512(low, high), _mm512_set1_epi32((1 << BITS) - 1));
 }
 
-// A product with few rows reads W once, four rows at a time: too short for the hardware to see streams. The distance, in bytes, from
-// a code to one that is read about 4 KiB later, at the same place of a later row.
-HOTSET_INLINE int64_t prefetch_distance(const QuantMatrix& w) {
-  const int64_t four_rows = 4 * w.row_bytes;
-  return four_rows <= 0 || four_rows >= 4096 ? four_rows : round_up(4096, four_rows);
-}
+// A product with few rows reads W once. Four rows of W at a time share the loads of x, and they come from the four quarters of the
+// range of columns: four long streams that the hardware reads ahead, where four rows side by side start new ones with every page.
+// The hardware stops at the end of a page, so every line is also asked for this many bytes before its use.
+constexpr int64_t kAhead = 2048;
 
-// Scales of the four rows that are read after those of rows n ... n + 3, or some rows later when rows are short.
-HOTSET_INLINE void prefetch_scales(const QuantMatrix& w, int64_t n) {
-  const int64_t size = w.scale_type == 1 ? 4 : 2, four_rows = 4 * w.scale_stride * size;
-  const char* p = (const char*)w.scales + n * w.scale_stride * size + (four_rows < 1024 ? 1024 : four_rows);
-  for (int64_t at = 0; at < four_rows; at += 64) _mm_prefetch(p + at, _MM_HINT_T0);
-}
+struct Quarters {
+  int64_t n0, n1, size;
+
+  static inline __attribute__((always_inline)) Quarters make(int64_t n0, int64_t n1) { return {n0, n1, (n1 - n0 + 3) / 4}; }
+  // Row r of step j; rows past the end repeat the last one.
+  inline __attribute__((always_inline)) int64_t row(int64_t j, int r) const { return smaller(n0 + r * size + j, n1 - 1); }
+  // Stores the sums of step j.
+  inline __attribute__((always_inline)) void store(int64_t j, __m128 sums, const float* bias, float* y) const {
+    float values[4];
+    _mm_storeu_ps(values, sums);
+    for (int r = 0; r < 4; ++r) {
+      const int64_t n = n0 + r * size + j;
+      if (n < n1) y[n] = bias ? values[r] + bias[n] : values[r];
+    }
+  }
+};
+
+// The scales that belong to codes kAhead bytes further on.
+struct ScaleStream {
+  const char* ahead;
+  int64_t row_bytes;
+
+  static inline __attribute__((always_inline)) ScaleStream make(const QuantMatrix& w) {
+    const int64_t row_bytes = w.scale_stride * (w.scale_type == 1 ? 4 : 2);
+    const int64_t ahead = w.row_bytes > 0 ? kAhead * row_bytes / w.row_bytes : 0;
+    return {(const char*)w.scales + (ahead < row_bytes ? row_bytes : ahead), row_bytes};
+  }
+  inline __attribute__((always_inline)) void prefetch(int64_t row) const {
+    for (int64_t at = 0; at < row_bytes; at += 64) _mm_prefetch(ahead + row * row_bytes + at, _MM_HINT_T0);
+  }
+};
 
 // r[i][j] becomes r[j][i].
 HOTSET_INLINE void transpose16(__m512i r[16]) {

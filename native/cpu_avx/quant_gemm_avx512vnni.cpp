@@ -15,7 +15,7 @@ namespace {
 
 using namespace avx512;
 
-constexpr int kFewRows = 3;      // most rows of x that the lanes-along-K method takes
+constexpr int kFewRows = 3;  // most rows of x that the lanes-along-K method takes
 constexpr int64_t kPanelK = 512;
 constexpr int kPanelN = 32;
 constexpr int64_t kRowsInCache = 1 << 20;  // bytes of prepared rows that stay in a second-level cache beside a panel
@@ -70,7 +70,8 @@ static void prepare(const float* x, int64_t ldx, int64_t, int64_t k, int64_t m0,
       const int64_t left = k - g * 32;
       const __m512 a = _mm512_maskz_loadu_ps(first16(left), p), b = _mm512_maskz_loadu_ps(first16(left - 16), p + 16);
       // Bits of |x| order like the numbers, and NaN comes last.
-      const __m512i bits = _mm512_max_epi32(_mm512_and_si512(_mm512_castps_si512(a), magnitude), _mm512_and_si512(_mm512_castps_si512(b), magnitude));
+      const __m512i bits =
+          _mm512_max_epi32(_mm512_and_si512(_mm512_castps_si512(a), magnitude), _mm512_and_si512(_mm512_castps_si512(b), magnitude));
       const int32_t largest_bits = _mm512_reduce_max_epi32(bits);
       float largest;
       memcpy(&largest, &largest_bits, 4);
@@ -127,14 +128,14 @@ HOTSET_INLINE __m512i dot_chunk(__m512i sum, __m512i bytes, const int8_t* q) {
   return sum;
 }
 
-// One chunk of four rows of W by MR rows of x.
+// One chunk of four rows of W by MR rows of x; `index` spreads the scales of its groups over the lanes.
 template <int BITS, int MR, bool PARTIAL>
-HOTSET_INLINE void few_rows_chunk(const uint8_t* const codes[4], int64_t bytes_left, int64_t ahead, const int8_t* q, int64_t stride,
+HOTSET_INLINE void few_rows_chunk(const uint8_t* const codes[4], int64_t at, int64_t bytes_left, const int8_t* q, int64_t stride,
                                   __m512i index, const __m512 scale[4][MR], __m512 sum[4][MR]) {
 #pragma GCC unroll 4
   for (int r = 0; r < 4; ++r) {
-    const __m512i bytes = PARTIAL ? _mm512_maskz_loadu_epi8(first64(bytes_left), codes[r]) : _mm512_loadu_si512(codes[r]);
-    _mm_prefetch((const char*)codes[r] + ahead, _MM_HINT_T0);
+    const __m512i bytes = PARTIAL ? _mm512_maskz_loadu_epi8(first64(bytes_left), codes[r] + at) : _mm512_loadu_si512(codes[r] + at);
+    if (!PARTIAL) _mm_prefetch((const char*)codes[r] + at + kAhead, _MM_HINT_T0);
     for (int m = 0; m < MR; ++m) {
       const __m512i dot = dot_chunk<BITS>(_mm512_setzero_si512(), bytes, q + m * stride);
       sum[r][m] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dot), _mm512_permutexvar_ps(index, scale[r][m]), sum[r][m]);
@@ -147,57 +148,63 @@ static void few_rows(const QuantMatrix& w, const Row<BITS>& rows, int64_t i, int
                      int64_t ldy) {
   constexpr int64_t kChunk = 512 / BITS;
   const int shift = block_shift(w);
-  const int64_t stride = rows.stride(), ahead = prefetch_distance(w);
-  const __m512i lane_group =
-      _mm512_srli_epi32(_mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15), BITS == 8 ? 3 : BITS == 4 ? 2 : 1);
-  for (int64_t n = n0; n < n1; n += 4) {
-    prefetch_scales(w, n);
+  const int64_t stride = rows.stride();
+  const bool plain = shift == 5 && w.scale_type == 1;  // 16 float scales in a row, one a group
+  const __m512i lane = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+  __m512i index[BITS];
+  for (int c = 0; c < BITS; ++c)
+    index[c] = _mm512_add_epi32(_mm512_srli_epi32(lane, BITS == 8 ? 3 : BITS == 4 ? 2 : 1), _mm512_set1_epi32(16 / BITS * c));
+  const Quarters quarters = Quarters::make(n0, n1);
+  const ScaleStream scales = ScaleStream::make(w);
+  for (int64_t j = 0; j < quarters.size; ++j) {
     __m512 sum[4][MR], shifted[4][MR];
-    int64_t row[4];  // rows past the end repeat the last one
+    int64_t row[4];
     const uint8_t* codes[4];
     for (int r = 0; r < 4; ++r) {
-      row[r] = smaller(n + r, n1 - 1);
+      row[r] = quarters.row(j, r);
+      scales.prefetch(row[r]);
       codes[r] = w.codes + row[r] * w.row_bytes;
       for (int m = 0; m < MR; ++m) sum[r][m] = shifted[r][m] = _mm512_setzero_ps();
     }
     for (int64_t k0 = 0; k0 < w.k; k0 += 512) {
-      const Blocks blocks = blocks_at(k0, w.k, 5, shift);
+      const bool full = w.k - k0 >= 512;
       const float* d = rows.d(i) + k0 / 32;
       __m512 scale[4][MR];
-      for (int r = 0; r < 4; ++r) {
-        const __m512 s = scales_of(w, row[r], blocks);
-        __m512 zero;
-        if (ZEROS) zero = _mm512_cvtepi32_ps(zeros_of<BITS>(w, row[r], blocks));
+      const auto use_scales = [&](int r, __m512 s, __m512 zero) __attribute__((always_inline)) {
         for (int m = 0; m < MR; ++m) {
           const float* dm = (const float*)((const char*)d + m * stride);
           scale[r][m] = _mm512_mul_ps(s, _mm512_load_ps(dm));
           const __m512 q_sum = _mm512_load_ps(dm + rows.groups);
           shifted[r][m] = _mm512_fmadd_ps(scale[r][m], ZEROS ? _mm512_mul_ps(zero, q_sum) : q_sum, shifted[r][m]);
         }
+      };
+      if (plain && full && !ZEROS) {
+        for (int r = 0; r < 4; ++r)
+          use_scales(r, _mm512_loadu_ps((const char*)w.scales + 4 * (row[r] * w.scale_stride + k0 / 32)), _mm512_setzero_ps());
+      } else {
+        const Blocks blocks = blocks_at(k0, w.k, 5, shift);
+        for (int r = 0; r < 4; ++r)
+          use_scales(r, scales_of(w, row[r], blocks), ZEROS ? _mm512_cvtepi32_ps(zeros_of<BITS>(w, row[r], blocks)) : _mm512_setzero_ps());
       }
-      __m512i index = lane_group;
       const int8_t* q = rows.q(i) + k0;
-      int64_t bytes_left = ((w.k - k0) * BITS + 7) / 8;
+      if (full) {
 #pragma GCC unroll 8
-      for (int c = 0; c < BITS; ++c) {
-        if (bytes_left < 64) {
-          if (bytes_left > 0) few_rows_chunk<BITS, MR, true>(codes, bytes_left, ahead, q, stride, index, scale, sum);
-          break;
+        for (int c = 0; c < BITS; ++c) few_rows_chunk<BITS, MR, false>(codes, 64 * c, 64, q + kChunk * c, stride, index[c], scale, sum);
+        for (int r = 0; r < 4; ++r) codes[r] += 64 * BITS;
+      } else {
+        const int64_t bytes = ((w.k - k0) * BITS + 7) / 8;
+        for (int c = 0; 64 * c < bytes; ++c) {
+          if (bytes - 64 * c >= 64)
+            few_rows_chunk<BITS, MR, false>(codes, 64 * c, 64, q + kChunk * c, stride, index[c], scale, sum);
+          else
+            few_rows_chunk<BITS, MR, true>(codes, 64 * c, bytes - 64 * c, q + kChunk * c, stride, index[c], scale, sum);
         }
-        few_rows_chunk<BITS, MR, false>(codes, 64, ahead, q, stride, index, scale, sum);
-        bytes_left -= 64;
-        q += kChunk;
-        for (int r = 0; r < 4; ++r) codes[r] += 64;
-        index = _mm512_add_epi32(index, _mm512_set1_epi32(16 / BITS));
       }
     }
-    const __mmask8 mask = (__mmask8)first16(smaller(4, n1 - n));
-    const __m128 offset = bias ? _mm_maskz_loadu_ps(mask, bias + n) : _mm_setzero_ps();
     const __m512 zero = _mm512_set1_ps(ZEROS ? 1 : 1 << (BITS - 1));
     for (int m = 0; m < MR; ++m) {
       for (int r = 0; r < 4; ++r) sum[r][m] = _mm512_fnmadd_ps(zero, shifted[r][m], sum[r][m]);
-      const __m128 result = sum4(sum[0][m], sum[1][m], sum[2][m], sum[3][m]);
-      _mm_mask_storeu_ps(y + (i + m) * ldy + n, mask, _mm_add_ps(result, offset));
+      quarters.store(j, sum4(sum[0][m], sum[1][m], sum[2][m], sum[3][m]), bias, y + (i + m) * ldy);
     }
   }
 }
@@ -233,8 +240,7 @@ static void unpack_panel(const QuantMatrix& w, int64_t n, int64_t n1, int64_t k0
     if (w.zero_points) {
       for (int i = 0; i < 16; ++i) r[i] = i < count ? zeros_of<BITS>(w, first + i, blocks) : _mm512_setzero_si512();
       transpose16(r);
-      for (int g = 0; g < 16; ++g)
-        panel->offset[g][half] = _mm512_cvtepi32_ps(_mm512_sub_epi32(_mm512_set1_epi32(1 << (BITS - 1)), r[g]));
+      for (int g = 0; g < 16; ++g) panel->offset[g][half] = _mm512_cvtepi32_ps(_mm512_sub_epi32(_mm512_set1_epi32(1 << (BITS - 1)), r[g]));
     }
     __m512i* out = panel->codes + half;
     for (int64_t k = k0; k < k0 + kPanelK && k < w.k; k += 512 / BITS) {
@@ -306,19 +312,30 @@ static void many_rows_tile(const Panel* panel, const Row<BITS>& rows, int64_t i,
 }
 
 template <int BITS, bool ZEROS>
-static void many_rows_tiles(const Panel* panel, const Row<BITS>& rows, int64_t m0, int64_t m1, int64_t k0, int groups,
-                            const Store& out) {
+static void many_rows_tiles(const Panel* panel, const Row<BITS>& rows, int64_t m0, int64_t m1, int64_t k0, int groups, const Store& out) {
   for (int64_t i = m0; i < m1;) {
     // Tiles of 6 rows; a remainder of 1 or 2 is shared with the tile before it.
     const int64_t left = m1 - i;
     const int64_t tile = left >= 9 || left == 6 ? 6 : left > 6 ? (left + 1) / 2 : left;
     switch (tile) {
-      case 1: many_rows_tile<BITS, 1, ZEROS>(panel, rows, i, k0, groups, out); break;
-      case 2: many_rows_tile<BITS, 2, ZEROS>(panel, rows, i, k0, groups, out); break;
-      case 3: many_rows_tile<BITS, 3, ZEROS>(panel, rows, i, k0, groups, out); break;
-      case 4: many_rows_tile<BITS, 4, ZEROS>(panel, rows, i, k0, groups, out); break;
-      case 5: many_rows_tile<BITS, 5, ZEROS>(panel, rows, i, k0, groups, out); break;
-      default: many_rows_tile<BITS, 6, ZEROS>(panel, rows, i, k0, groups, out); break;
+      case 1:
+        many_rows_tile<BITS, 1, ZEROS>(panel, rows, i, k0, groups, out);
+        break;
+      case 2:
+        many_rows_tile<BITS, 2, ZEROS>(panel, rows, i, k0, groups, out);
+        break;
+      case 3:
+        many_rows_tile<BITS, 3, ZEROS>(panel, rows, i, k0, groups, out);
+        break;
+      case 4:
+        many_rows_tile<BITS, 4, ZEROS>(panel, rows, i, k0, groups, out);
+        break;
+      case 5:
+        many_rows_tile<BITS, 5, ZEROS>(panel, rows, i, k0, groups, out);
+        break;
+      default:
+        many_rows_tile<BITS, 6, ZEROS>(panel, rows, i, k0, groups, out);
+        break;
     }
     i += tile;
   }
