@@ -269,10 +269,13 @@ HOTSET_API hotset_status hotset_session_output(const hotset_session *session, si
 /* JSON text with producer, graph name, domain, description, version, opsets and custom metadata. Free with hotset_text_free. */
 HOTSET_API hotset_status hotset_session_metadata(const hotset_session *session, char **out);
 /* JSON text: {"memory": [{"purpose", "where", "bytes", "bound"}...], "nodes": [...], "experts": [...], "unfused_experts": [...],
- * "options": {...}}: what the session holds, executes and decided, and why. */
+ * "options": {...}, "expert_store": {"home", "reason", "total_bytes", "minimum_bytes", "bound_bytes", "fixed_bytes", "pools": [...]}}:
+ * what the session holds, executes and decided, and why. "home" is "mapped", "cached" or "paged" (option hotset.file_io),
+ * "minimum_bytes" the least session.moe.offload.host_expert_bytes. */
 HOTSET_API hotset_status hotset_session_plan(const hotset_session *session, char **out);
 /* JSON text: counters since creation: {"runs", "failed_runs", "nodes_executed", "shape_inferences", "memory_layouts",
- * "arena_bytes", "expert_tokens", "approximate", "experts": [{"node", "op", "experts", "experts_per_token", "routes": [...],
+ * "arena_bytes", "expert_store": {"home", "bound_bytes", "minimum_bytes", "resident_bytes", "hits", "misses", "evictions",
+ * "bytes_read", "failures"}, "expert_tokens", "approximate", "experts": [{"node", "op", "experts", "experts_per_token", "routes": [...],
  * "routes_total", "counters": [...], "skipped", "substituted"}...]}.
  * "routes" holds for each expert of a layer how many tokens were sent to it, padding included, in runs that succeeded;
  * "counters" their recent use, 0...1 (option hotset.adapt_alpha); "skipped" and "substituted" count routes that approximate

@@ -50,7 +50,7 @@ Plan make_plan(const ExpertLayer& layer, int64_t tokens, int n_threads) {
   p.routes = tokens * layer.k;
   p.max_groups = std::min(layer.n_experts, p.routes);
   p.one_token = tokens == 1;
-  p.few = p.routes <= kFewRoutes;
+  p.few = p.routes <= kFewRoutes && p.max_groups <= layer.together;
   p.fc1_features = std::min(ceil_div(layer.inter, WeightMatrix::kColumnStep) * WeightMatrix::kColumnStep, kFeaturesPerJob);
   p.fc2_columns = std::min(ceil_div(layer.hidden, WeightMatrix::kColumnStep) * WeightMatrix::kColumnStep, kFeaturesPerJob);
 
@@ -106,6 +106,7 @@ class Piece {
   void run() {
     sort_routes();
     if (n_groups_ == 0) return sum();  // all routes were dropped
+    if (call_.fetch) begin_fetch();
     prepare_x();
     fc1();
     prepare_h();
@@ -115,6 +116,7 @@ class Piece {
       fc2();
       sum();
     }
+    if (call_.fetch) call_.fetch->end();
   }
 
  private:
@@ -169,6 +171,29 @@ class Piece {
     }
   }
 
+  // Experts at hand come first: they are computed while others are read.
+  void begin_fetch() {
+    std::partition(groups_, groups_ + n_groups_, [&](const Group& g) { return call_.fetch->is_at_hand(g.expert); });
+    int32_t* const experts = at<int32_t>(plan_.counts);
+    n_row_jobs_ = 0;
+    for (int64_t g = 0; g < n_groups_; ++g) {
+      experts[g] = groups_[g].expert;
+      groups_[g].job = static_cast<int32_t>(n_row_jobs_);
+      n_row_jobs_ += ceil_div(groups_[g].n, kRowsPerJob);
+    }
+    call_.fetch->begin(experts, n_groups_);
+  }
+  // Calls f(first row job, row jobs) for ranges of groups whose part of the weights is in memory together: one range, if all fit.
+  template <class F>
+  void each_range(int part, F&& f) {
+    if (!call_.fetch) return f(0, n_row_jobs_);
+    for (int64_t g0 = 0, g1 = 0; g0 < n_groups_; g0 = g1) {
+      g1 = call_.fetch->next(part, g0);
+      f(groups_[g0].job, (g1 < n_groups_ ? groups_[g1].job : n_row_jobs_) - groups_[g0].job);
+    }
+  }
+  bool wait(int part, const Group& g) const { return !call_.fetch || call_.fetch->wait(part, &g - groups_); }
+
   struct RowJob {
     const Group* group;
     int64_t m0, m1;  // rows of the group
@@ -212,15 +237,20 @@ class Piece {
 
   // FC1, FC3 and the activation: a job is a range of rows of one expert and a range of features.
   void fc1() {
+    each_range(0, [&](int64_t first, int64_t n) { fc1(first, n); });
+  }
+
+  void fc1(int64_t first, int64_t n_row_jobs) {
     const bool two = layer_.pairing == Pairing::interleaved || layer_.pairing == Pairing::halves;
     const MatrixForm& form = layer_.fc1.form();
     const int64_t bytes_per_feature = static_cast<int64_t>(form.weight_bytes()) / std::max<int64_t>(layer_.inter, 1);
-    const int64_t step = columns_per_job(layer_.inter, plan_.fc1_features, n_row_jobs_, call_.pool->size(), bytes_per_feature);
+    const int64_t step = columns_per_job(layer_.inter, plan_.fc1_features, n_row_jobs, call_.pool->size(), bytes_per_feature);
     const int64_t ranges = ceil_div(layer_.inter, step);
     float* const h = at<float>(plan_.h);
-    jobs(n_row_jobs_ * ranges, true, [&, two](int64_t i, int thread) {
-      const RowJob job = row_job(i / ranges);
+    jobs(n_row_jobs * ranges, true, [&, two](int64_t i, int thread) {
+      const RowJob job = row_job(first + i / ranges);
       const Group& g = *job.group;
+      if (!wait(0, g)) return;
       const int64_t i0 = i % ranges * step, n = std::min(step, layer_.inter - i0), rows = job.m1 - job.m0;
       const int64_t width = two || layer_.pairing == Pairing::separate ? 2 * n : n;
       float* const a = reinterpret_cast<float*>(scratch(thread));
@@ -267,6 +297,7 @@ class Piece {
     const MatrixForm& form = layer_.fc2.form();
     const int64_t bytes_per_column = static_cast<int64_t>(form.weight_bytes()) / std::max<int64_t>(form.n, 1) * n_groups_;
     const int64_t step = columns_per_job(layer_.hidden, plan_.fc2_columns, 1, call_.pool->size(), bytes_per_column);
+    if (call_.fetch) call_.fetch->next(1, 0);
     jobs(ceil_div(layer_.hidden, step), true, [&](int64_t i, int thread) {
       const int64_t n0 = i * step, n = std::min(step, layer_.hidden - n0);
       float* const line = reinterpret_cast<float*>(scratch(thread));
@@ -281,13 +312,17 @@ class Piece {
 
   // A job is a range of rows of one expert and a range of output columns.
   void fc2() {
+    each_range(1, [&](int64_t first, int64_t n) { fc2(first, n); });
+  }
+
+  void fc2(int64_t first, int64_t n_row_jobs) {
     const MatrixForm& form = layer_.fc2.form();
     const int64_t bytes_per_column = static_cast<int64_t>(form.weight_bytes()) / std::max<int64_t>(form.n, 1);
-    const int64_t step = columns_per_job(layer_.hidden, plan_.fc2_columns, n_row_jobs_, call_.pool->size(), bytes_per_column);
+    const int64_t step = columns_per_job(layer_.hidden, plan_.fc2_columns, n_row_jobs, call_.pool->size(), bytes_per_column);
     const int64_t ranges = ceil_div(layer_.hidden, step);
     float* const rows = at<float>(plan_.rows);
-    jobs(n_row_jobs_ * ranges, true, [&](int64_t i, int thread) {
-      const RowJob job = row_job(i / ranges);
+    jobs(n_row_jobs * ranges, true, [&](int64_t i, int thread) {
+      const RowJob job = row_job(first + i / ranges);
       const int64_t n0 = i % ranges * step, n = std::min(step, layer_.hidden - n0);
       float* const y = rows + (job.group->row + job.m0) * layer_.hidden + n0;
       float* const line = reinterpret_cast<float*>(scratch(thread));
@@ -298,6 +333,7 @@ class Piece {
   // Columns [n0, n0 + n) of what the rows of a job add: the product, rounded to the type of the layer, plus the bias.
   void fc2_rows(const RowJob& job, int64_t n0, int64_t n, float* y, int64_t ldy, float* line, void* space) const {
     const Group& g = *job.group;
+    if (!wait(1, g)) return;
     const MatrixBytes& bytes = call_.experts[g.expert].fc2;
     layer_.fc2.multiply(bytes, prepared_h(g), g.n, job.m0, job.m1, n0, n0 + n, y, ldy, space);
     const float* bias = nullptr;
@@ -366,6 +402,11 @@ size_t expert_layer_workspace(const ExpertLayer& layer, int64_t n_tokens, int n_
   const int64_t piece = piece_tokens(layer, n_tokens), rest = n_tokens % piece;
   const size_t total = make_plan(layer, piece, n_threads).total;
   return rest == 0 ? total : std::max(total, make_plan(layer, rest, n_threads).total);
+}
+
+size_t expert_layer_packing(const ExpertLayer& layer, int64_t n_tokens, int n_threads) {
+  if (n_tokens == 0) return 0;
+  return make_plan(layer, piece_tokens(layer, n_tokens), n_threads).scratch_bytes * static_cast<size_t>(n_threads);
 }
 
 void run_expert_layer(const ExpertLayer& layer, const LayerCall& call) {

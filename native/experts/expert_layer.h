@@ -21,11 +21,29 @@ struct ExpertLayer {
   Pairing pairing = Pairing::none;
   WeightMatrix fc1, fc2, fc3;  // fc3: Pairing::separate only. fc2 without its bias: that is added to the rounded row
   DType fc2_bias = DType::undefined;
+  int64_t together = INT64_MAX;  // experts that LayerCall::fetch has room for at once, each with both parts
 };
 
 // Where the matrices of one expert lie now: in a mapped file, a cache, a slot.
 struct ExpertBytes {
   MatrixBytes fc1, fc2, fc3;
+};
+
+// Brings experts into memory while a layer runs, and is told in which order they will be used. A part of an expert: 0 is FC1 with
+// FC3, 1 is FC2.
+class ExpertFetch {
+ public:
+  virtual ~ExpertFetch() = default;
+  virtual bool is_at_hand(int32_t expert) const = 0;
+  // The n experts of a piece of the call, in the order of use; reading begins. `end` gives them up.
+  virtual void begin(const int32_t* experts, int64_t n) = 0;
+  virtual void end() = 0;
+  // The experts [from, result) of the order are brought in together; those before `from` have been used for the last time as far
+  // as this part goes. The result is n when there is room for all, as ExpertLayer::together says.
+  virtual int64_t next(int part, int64_t from) = 0;
+  // Returns when the bytes of the part that LayerCall::experts points at can be read. False: they never will be, and neither
+  // are the results of the call of any use. Any thread, for experts of the range that `next` gave.
+  virtual bool wait(int part, int64_t i) = 0;
 };
 
 struct LayerCall {
@@ -37,10 +55,13 @@ struct LayerCall {
   const ExpertBytes* experts = nullptr;  // [n_experts]
   void* workspace = nullptr;             // 64-byte aligned
   ThreadPool* pool = nullptr;
+  ExpertFetch* fetch = nullptr;  // null: all experts can be read
 };
 
 // Long calls are split into pieces of tokens, so the workspace has a bound.
 size_t expert_layer_workspace(const ExpertLayer& layer, int64_t n_tokens, int n_threads);
+// Of that, the scratch of threads: weights in another form, tiles of products.
+size_t expert_layer_packing(const ExpertLayer& layer, int64_t n_tokens, int n_threads);
 void run_expert_layer(const ExpertLayer& layer, const LayerCall& call);
 
 }  // namespace hotset::experts

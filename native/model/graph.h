@@ -123,9 +123,14 @@ class MappedFile {
   const std::string& path() const { return path_; }
   // Tells the system that this range will not be read again soon; its pages may go. Whole pages inside the range only.
   void drop_pages(uint64_t offset, uint64_t length) const;
+  // Starts bringing the range into memory, without waiting for it.
+  void will_need(uint64_t offset, uint64_t length) const;
+  // Whether a file with this device, number and size is the one that was opened.
+  bool is_same(uint64_t device, uint64_t number, uint64_t bytes) const { return device == device_ && number == number_ && bytes == bytes_; }
 
  private:
   MappedFile() = default;
+  uint64_t device_ = 0, number_ = 0;  // POSIX: of its inode
   const uint8_t* data_ = nullptr;
   uint64_t bytes_ = 0;
   std::string path_;

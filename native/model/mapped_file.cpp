@@ -62,6 +62,8 @@ void MappedFile::drop_pages(uint64_t offset, uint64_t length) const {
   if (first < last) VirtualUnlock(const_cast<uint8_t*>(data_) + first, static_cast<size_t>(last - first));
 }
 
+void MappedFile::will_need(uint64_t, uint64_t) const {}
+
 #else
 
 Result<std::shared_ptr<MappedFile>> MappedFile::open(const std::string& utf8_path, bool map) {
@@ -79,6 +81,8 @@ Result<std::shared_ptr<MappedFile>> MappedFile::open(const std::string& utf8_pat
   std::shared_ptr<MappedFile> file(new MappedFile);
   file->path_ = utf8_path;
   file->bytes_ = static_cast<uint64_t>(info.st_size);
+  file->device_ = static_cast<uint64_t>(info.st_dev);
+  file->number_ = static_cast<uint64_t>(info.st_ino);
   if (file->bytes_ == 0 || !map) return file;
   HOTSET_FAIL_IF(file->bytes_ > SIZE_MAX / 2, out_of_memory, "file %s: too large for this system's address space",
                  quote(utf8_path).c_str());
@@ -98,6 +102,12 @@ void MappedFile::drop_pages(uint64_t offset, uint64_t length) const {
   const uint64_t page = static_cast<uint64_t>(::sysconf(_SC_PAGESIZE));
   const uint64_t first = (offset + page - 1) / page * page, last = (offset + length) / page * page;
   if (first < last) ::madvise(const_cast<uint8_t*>(data_) + first, static_cast<size_t>(last - first), MADV_DONTNEED);
+}
+
+void MappedFile::will_need(uint64_t offset, uint64_t length) const {
+  if (!data_ || offset > bytes_ || length > bytes_ - offset) return;
+  const uint64_t page = static_cast<uint64_t>(::sysconf(_SC_PAGESIZE)), first = offset / page * page;
+  ::madvise(const_cast<uint8_t*>(data_) + first, static_cast<size_t>(offset + length - first), MADV_WILLNEED);
 }
 
 #endif

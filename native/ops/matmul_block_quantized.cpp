@@ -69,7 +69,8 @@ class MatMulBlockQuantized final : public Kernel {
     y[-1] = form.n;
     context.set_output(0, dtype, y);
     const bool rounds = !is_fp4_ && context.has_input(kActivationScale);
-    context.set_workspace(WeightProduct(form_of(b, bias), int8_, dtype, a.product(0, a.rank - 1), context.n_threads(), rounds).workspace());
+    const WeightProduct product(form_of(b, bias), int8_, dtype, a.product(0, a.rank - 1), context.n_threads(), rounds);
+    context.set_workspace(product.workspace(), product.packing());
     return {};
   }
 

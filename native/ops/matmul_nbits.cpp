@@ -54,7 +54,8 @@ class MatMulNBits final : public Kernel {
     context.set_output(0, dtype, y);
     const Call call{context.dtype(kScales), context.has_input(kZeroPoints) ? context.dtype(kZeroPoints) : DType::undefined,
                     context.has_input(kBias) ? context.dtype(kBias) : DType::undefined};
-    context.set_workspace(product(call, dtype, a.product(0, a.rank - 1), context.n_threads()).workspace());
+    const WeightProduct made = product(call, dtype, a.product(0, a.rank - 1), context.n_threads());
+    context.set_workspace(made.workspace(), made.packing());
     return {};
   }
 

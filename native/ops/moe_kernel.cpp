@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <optional>
 
 #include "cpu_avx/convert.h"
 
@@ -39,7 +40,7 @@ Status check_flag(const OpContext& context, const char* name, bool* out) {
 
 // What one run needs besides the layer's own workspace.
 struct Workspace {
-  size_t table, ids, weights, router_rows, layer, total;
+  size_t table, fetch, at_hand, ids, weights, router_rows, layer, total;
 
   Workspace(const experts::ExpertLayer& l, int64_t n_tokens, int n_threads) {
     size_t at = 0;
@@ -50,6 +51,8 @@ struct Workspace {
     };
     const size_t routes = static_cast<size_t>(n_tokens * l.k), n_experts = static_cast<size_t>(l.n_experts);
     table = place(n_experts * sizeof(experts::ExpertBytes));
+    fetch = place(experts::StoreFetch::workspace_bytes(std::min(l.n_experts, n_tokens * l.k)));
+    at_hand = place(n_experts);
     ids = place(routes * sizeof(int32_t));
     weights = place(routes * sizeof(float));
     router_rows = place(static_cast<size_t>(n_threads) * 2 * n_experts * sizeof(float));  // float32 logits and weights of a token
@@ -206,7 +209,33 @@ Status MoeKernel::create(const OpContext& context) {
         "nothing says whether the expert weights are raw or prepacked: they are taken as prepacked, as onnxruntime's CUDA provider "
         "does; set the attribute weights_prepacked to 0 if the answer is wrong");
   state_ = std::move(state);
+  if (context.config().store) join_store(context);
   return {};
+}
+
+void MoeKernel::join_store(const OpContext& context) {
+  const Layout& layout = state_->layout;
+  const auto tensor = [&](int input, size_t bytes) {
+    const model::Constant* const c = context.place(input);
+    if (!c || bytes == 0) return experts::ExpertTensor();
+    return experts::ExpertTensor{c->tensor.as<const uint8_t>(), bytes, c->file, c->offset};
+  };
+  const auto matrix = [&](int i) {
+    const FcInputs& fc = fc_[i];
+    const MatrixForm& form = layout.form[i];
+    experts::LayerTensors::Matrix m{tensor(fc.weights, form.weight_bytes()), tensor(fc.scales, form.scale_bytes()),
+                                    tensor(fc.zero_points, form.zero_point_bytes()), tensor(fc.bias, form.bias_bytes())};
+    if (const model::Constant* const c = context.place(fc.global_scale)) m.global_scales = c->tensor.as<const uint8_t>();
+    return m;
+  };
+  experts::LayerTensors tensors;
+  tensors.n_experts = layout.n_experts;
+  tensors.k = attributes_.k;
+  tensors.fc1 = matrix(0);
+  tensors.fc2 = matrix(1);
+  if (layout.pairing == Pairing::separate) tensors.fc3 = matrix(2);
+  store_ = context.config().store;
+  store_layer_ = store_->add_layer(std::move(tensors));
 }
 
 std::string_view MoeKernel::implementation() const { return state_ ? state_->layer.fc1.isa() : "experts"; }
@@ -240,24 +269,14 @@ Status MoeKernel::infer(InferContext& context) const {
 
   experts::ExpertLayer layer = state.layer;
   layer.dtype = inputs[0].dtype;
+  if (store_ && store_->is_open()) layer.together = store_->together(store_layer_);
   context.set_output(0, layer.dtype, x);
-  context.set_workspace(Workspace(layer, n_tokens, context.n_threads()).total);
+  context.set_workspace(Workspace(layer, n_tokens, context.n_threads()).total,
+                        experts::expert_layer_packing(layer, n_tokens, context.n_threads()));
   return {};
 }
 
-Status MoeKernel::run(const RunContext& context) const {
-  State made;
-  const Tensor& x = *context.input(0);
-  if (!state_) HOTSET_TRY(make_state(NodeInputs(context.inputs), x.shape[-1], &made));
-  const State& state = state_ ? *state_ : made;
-  experts::ExpertLayer layer = state.layer;
-  layer.dtype = x.dtype;
-  const int64_t n_tokens = x.size() / layer.hidden, n_experts = layer.n_experts, k = layer.k;
-  if (n_tokens == 0) return {};
-  const Workspace w(layer, n_tokens, context.pool->size());
-  uint8_t* const space = static_cast<uint8_t*>(context.workspace);
-
-  auto* const table = reinterpret_cast<experts::ExpertBytes*>(space + w.table);
+void MoeKernel::fill_table(const RunContext& context, const State& state, experts::ExpertBytes* table) const {
   const auto fill = [&](int i, experts::MatrixBytes experts::ExpertBytes::* matrix) {
     const FcInputs& fc = fc_[i];
     const MatrixForm& form = state.layout.form[i];
@@ -266,7 +285,7 @@ Status MoeKernel::run(const RunContext& context) const {
     const uint8_t* const global_scale = bytes_of(context, fc.global_scale);
     const size_t weights = form.weight_bytes(), scales = form.scale_bytes(), zero_points = form.zero_point_bytes(),
                  bias = form.bias_bytes();
-    for (int64_t e = 0; e < n_experts; ++e) {
+    for (int64_t e = 0; e < state.layout.n_experts; ++e) {
       if (global_scale) std::memcpy(&at.global_scale, global_scale + static_cast<size_t>(e) * sizeof(float), sizeof(float));
       table[e].*matrix = at;
       at.weights += weights;
@@ -277,7 +296,21 @@ Status MoeKernel::run(const RunContext& context) const {
   };
   fill(0, &experts::ExpertBytes::fc1);
   fill(1, &experts::ExpertBytes::fc2);
-  if (layer.pairing == Pairing::separate) fill(2, &experts::ExpertBytes::fc3);
+  if (state.layer.pairing == Pairing::separate) fill(2, &experts::ExpertBytes::fc3);
+}
+
+Status MoeKernel::run(const RunContext& context) const {
+  State made;
+  const Tensor& x = *context.input(0);
+  if (!state_) HOTSET_TRY(make_state(NodeInputs(context.inputs), x.shape[-1], &made));
+  const State& state = state_ ? *state_ : made;
+  experts::ExpertLayer layer = state.layer;
+  layer.dtype = x.dtype;
+  if (store_ && store_->is_open()) layer.together = store_->together(store_layer_);
+  const int64_t n_tokens = x.size() / layer.hidden, n_experts = layer.n_experts, k = layer.k;
+  if (n_tokens == 0) return {};
+  const Workspace w(layer, n_tokens, context.pool->size());
+  uint8_t* const space = static_cast<uint8_t*>(context.workspace);
 
   const Tensor& logits = *context.input(1);
   const Tensor* const given = context.input(router_weights_input_);
@@ -314,11 +347,28 @@ Status MoeKernel::run(const RunContext& context) const {
   const int64_t tail_tokens = tail_.max_tokens < 0 ? experts::tail_max_tokens(n_experts, k) : tail_.max_tokens;
   if (tail_.is_on() && n_tokens <= tail_tokens) {
     experts::TailChanges changes;
+    uint8_t* at_hand = nullptr;
+    if (store_ && store_->is_open() && store_->plan().home != experts::ExpertHome::mapped) {
+      at_hand = space + w.at_hand;
+      for (int64_t e = 0; e < n_experts; ++e) at_hand[e] = store_->is_at_hand(store_layer_, e);
+    }
     for (int64_t t = 0; t < n_tokens; ++t) {
       const RouterRow row = router_row(t, 0);
-      experts::change_tail(tail_, router, row.logits, row.given, nullptr, ids + t * k, weights + t * k, &changes);
+      experts::change_tail(tail_, router, row.logits, row.given, at_hand, ids + t * k, weights + t * k, &changes);
     }
     if (context.usage) context.usage->add_changes(changes);
+  }
+
+  auto* const own_table = reinterpret_cast<experts::ExpertBytes*>(space + w.table);
+  const experts::ExpertBytes* table = own_table;
+  std::optional<experts::StoreFetch> fetch;
+  if (!store_ || !store_->is_open()) {
+    fill_table(context, state, own_table);
+  } else if (const experts::ExpertBytes* const all = store_->table(store_layer_)) {
+    store_->will_use(store_layer_, ids, n_tokens * k);
+    table = all;
+  } else {
+    fetch.emplace(*store_, store_layer_, own_table, space + w.fetch, context.cancelled);
   }
 
   experts::LayerCall call;
@@ -330,8 +380,9 @@ Status MoeKernel::run(const RunContext& context) const {
   call.experts = table;
   call.workspace = space + w.layer;
   call.pool = context.pool;
+  call.fetch = fetch ? &*fetch : nullptr;
   experts::run_expert_layer(layer, call);
-  return {};
+  return fetch ? fetch->take_status() : Status();
 }
 
 }  // namespace hotset::ops

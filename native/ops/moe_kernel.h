@@ -4,6 +4,7 @@
 #include <memory>
 
 #include "experts/expert_layer.h"
+#include "experts/expert_store.h"
 #include "experts/router.h"
 #include "ops/op.h"
 
@@ -48,6 +49,7 @@ class MoeKernel : public Kernel {
   Status run(const RunContext& context) const final;
   std::string_view implementation() const override;
   int64_t experts() const final { return n_experts_; }
+  int store_layer() const final { return store_layer_; }
 
  protected:
   // What the shapes of the weights say, the same in all runs unless weights are computed.
@@ -81,6 +83,9 @@ class MoeKernel : public Kernel {
     experts::ExpertLayer layer;  // but for dtype
     experts::Router router;
   };
+  void join_store(const OpContext& context);
+  // The bytes of all experts where the inputs of this run say they are.
+  void fill_table(const RunContext& context, const State& state, experts::ExpertBytes* table) const;
   Status make_state(const NodeInputs& inputs, int64_t hidden, State* out) const;
   Status find_pairing(const NodeInputs& inputs, experts::Pairing* out) const;
   Status check_router(const Tensor& tensor, int input, const char* name, int64_t n_tokens, int64_t n_experts) const;
@@ -89,6 +94,8 @@ class MoeKernel : public Kernel {
   bool router_weights_norm_ = true;
   experts::TailRule tail_;
   int64_t n_experts_ = 0;
+  experts::ExpertStore* store_ = nullptr;  // null: weights are not constants, as for the next
+  int store_layer_ = -1;
   std::unique_ptr<const State> state_;  // null: weights are not constants, each run makes its own
 };
 

@@ -20,6 +20,10 @@
 #include "experts/usage_counters.h"
 #include "model/graph.h"
 
+namespace hotset::experts {
+class ExpertStore;
+}
+
 namespace hotset::ops {
 
 enum class CpuActivation { by_node, exact, int8 };  // hotset.cpu_activation = auto | float | int8
@@ -30,6 +34,7 @@ struct OpConfig {
   int n_threads = 1;
   bool router_weights_norm = true;  // hotset.router_weights_norm
   experts::TailRule tail;           // on only with hotset.approximate_on_cpu
+  experts::ExpertStore* store = nullptr;  // of the session; takes the expert weights that are constants
 };
 
 // The node at session creation. Types and constants are known here, shapes of constants too; other shapes are not.
@@ -52,6 +57,8 @@ class OpContext {
   // The input as the graph declares it, or null. Its type is undefined where the file does not say it.
   const model::Value* declared(int i) const { return has_input(i) ? &graph_.values[node_.inputs[i]] : nullptr; }
   DType declared_type(int i) const { return has_input(i) ? declared(i)->dtype : DType::undefined; }
+  // Where it lies, or null when it is no constant of the model.
+  const model::Constant* place(int i) const { return i < 0 || i >= n_inputs() ? nullptr : graph_.constant(node_.inputs[i]); }
   // A failure of this node: "node 'x' (Op): text".
 #if defined(__GNUC__)
   __attribute__((format(printf, 3, 4)))
@@ -90,8 +97,9 @@ class InferContext {
   virtual void may_overwrite(int out, int in) = 0;
   // Content of output `out` (set_output comes first), for operators that know it without their inputs' content (Shape).
   virtual void* provide(int out) = 0;
-  // Scratch for run(), 64-byte aligned, content undefined.
-  virtual void set_workspace(size_t bytes) = 0;
+  // Scratch for run(), 64-byte aligned, content undefined; `packing` of it are weights in another form and tiles of products, for
+  // the report.
+  virtual void set_workspace(size_t bytes, size_t packing = 0) = 0;
   virtual int n_threads() const = 0;
 };
 
@@ -101,7 +109,8 @@ struct RunContext {
   std::span<Tensor* const> outputs;  // null where nobody names it
   void* workspace;
   ThreadPool* pool;
-  experts::RunUsage* usage = nullptr;  // of a kernel with experts(); null when nobody counts
+  experts::RunUsage* usage = nullptr;            // of a kernel with experts(); null when nobody counts
+  const std::atomic<bool>* cancelled = nullptr;  // of the run; null when it cannot be cancelled
 
   const Tensor* input(int i) const { return static_cast<size_t>(i) < inputs.size() ? inputs[i] : nullptr; }
   Tensor* output(int i) const { return static_cast<size_t>(i) < outputs.size() ? outputs[i] : nullptr; }
@@ -127,6 +136,8 @@ class Kernel {
   // Number of experts whose routes run() adds to RunContext::usage; 0: the operator has none, or their number is not known
   // before a run.
   virtual int64_t experts() const { return 0; }
+  // The number of its experts in OpConfig::store, or -1.
+  virtual int store_layer() const { return -1; }
   // What computes the node, for reports: the instruction set of its kernels, as cpu_level_name has it ("scalar": loops that any
   // CPU runs), or "view" where nothing is computed.
   virtual std::string_view implementation() const { return "scalar"; }

@@ -34,6 +34,7 @@ class WeightProduct {
 
   const experts::WeightMatrix& matrix() const { return matrix_; }
   size_t workspace() const { return workspace_; }
+  size_t packing() const { return workspace_ - scratch_; }  // of that, scratch of threads
   void* extra(void* workspace) const { return static_cast<uint8_t*>(workspace) + extra_; }
 
   // rows(x, copy, m0, m1): x has the rows of A as floats, `copy` is the same memory or, when A was read in place, null.

@@ -98,7 +98,7 @@ Status Session::bind_output(RunState& state, int o) {
   return {};
 }
 
-Status Session::run_dynamic(RunState& state, int s) {
+Status Session::run_dynamic(RunState& state, int s, const RunControl* control) {
   Plan& plan = state.plan;
   HOTSET_TRY(plan.infer_dynamic(s));
   const Step& step = program_->steps()[s];
@@ -128,7 +128,7 @@ Status Session::run_dynamic(RunState& state, int s) {
   if (runs) {
     const AlignedBuffer workspace(plan.workspace_bytes(s));
     experts::RunUsage* const usage = step.expert_layer < 0 ? nullptr : &state.usage[static_cast<size_t>(step.expert_layer)];
-    status = step.kernel->run({state.in, state.out, workspace.data(), pool_.get(), usage});
+    status = step.kernel->run({state.in, state.out, workspace.data(), pool_.get(), usage, control ? &control->cancelled : nullptr});
   }
   if (!status.ok()) return std::move(status).at(program_->node(step).text());
   // A requested output that the operator left as a view or known content is copied.
@@ -144,10 +144,11 @@ Status Session::run_dynamic(RunState& state, int s) {
 
 Status Session::run_steps(RunState& state, const RunControl* control, std::vector<NodeTrace>* trace) {
   const auto cancelled = [&] { return control && control->cancelled.load(std::memory_order_relaxed); };
-  for (const Plan::ActiveStep& active : state.plan.active()) {
+  for (Plan::ActiveStep& active : state.plan.active()) {
     if (cancelled()) return fail(Code::cancelled, "the run was cancelled");
     const int64_t start = trace ? now_ns() : 0;
     state.running = active.step;
+    active.context.cancelled = control ? &control->cancelled : nullptr;
     if (Status status = program_->steps()[active.step].kernel->run(active.context); !status.ok())
       return std::move(status).at(program_->node(program_->steps()[active.step]).text());
     if (trace) trace->push_back({active.step, start, now_ns()});
@@ -158,7 +159,7 @@ Status Session::run_steps(RunState& state, const RunControl* control, std::vecto
     if (cancelled()) return fail(Code::cancelled, "the run was cancelled");
     const int64_t start = trace ? now_ns() : 0;
     state.running = s;
-    HOTSET_TRY(run_dynamic(state, s));
+    HOTSET_TRY(run_dynamic(state, s, control));
     if (trace) trace->push_back({s, start, now_ns()});
   }
   return {};

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdlib>
 
+#include "base/available_memory.h"
 #include "session/option_syntax.h"
 
 namespace hotset {
@@ -56,6 +57,19 @@ Status settle_offload_keys(Options* options, std::vector<std::string>* unused) {
     if (!is_in(kOfHost) && !(is_in(kOfTail) && options->get_bool("hotset.approximate_on_cpu"))) unused->push_back(o.key);
   }
   return {};
+}
+
+experts::ExpertStore::Settings store_settings(const Options& options, bool planning) {
+  experts::ExpertStore::Settings settings;
+  const std::optional<uint64_t> bound = syntax::parse_bytes(options.get("session.moe.offload.host_expert_bytes"));
+  settings.has_bound = bound.has_value();
+  settings.bound = bound.value_or(0);
+  settings.allow_file_backing = options.get_bool("session.moe.offload.allow_file_backing");
+  const std::string &pages = options.get("hotset.host_pages"), &io = options.get("hotset.file_io");
+  settings.pages = pages == "map" ? experts::HostPages::map : pages == "huge" ? experts::HostPages::huge : experts::HostPages::automatic;
+  settings.io = io == "map" ? experts::FileIo::map : io == "read" ? experts::FileIo::read : experts::FileIo::automatic;
+  if (!planning) settings.available_bytes = available_memory();
+  return settings;
 }
 
 }  // namespace hotset

@@ -58,7 +58,10 @@ class StepInfer final : public ops::InferContext {
     v.tensor.data = v.content.data();
     return v.content.data();
   }
-  void set_workspace(size_t bytes) override { workspace_ = bytes; }
+  void set_workspace(size_t bytes, size_t packing) override {
+    workspace_ = bytes;
+    plan_.packing_ = std::max(plan_.packing_, packing);
+  }
   int n_threads() const override { return plan_.program_.config().n_threads; }
 
   bool deferred() const { return deferred_; }

@@ -11,6 +11,7 @@
 // Values that are views share the place of what they view; requested outputs live in the caller's buffers; small values
 // that shapes depend on are computed here and hold their content in the plan.
 #pragma once
+#include <algorithm>
 #include <cstddef>
 #include <vector>
 
@@ -62,6 +63,9 @@ class Plan {
 
   size_t arena_bytes() const { return arena_bytes_; }
   size_t workspace_bytes(int s) const { return workspace_[s]; }
+  // Of the arena, what nodes use while they run; of that, at most, weights in another form and tiles of products.
+  size_t workspace_bytes() const { return workspace_max_; }
+  size_t packing_bytes() const { return std::min(packing_, workspace_max_); }
   // Points every value of the arena, its views and the active steps' workspace at a block of memory.
   void bind_arena(void* memory);
   // Views of inputs and outputs follow their roots; call after input and output data pointers were set.
@@ -109,7 +113,7 @@ class Plan {
   std::vector<char> requested_;
   int first_dynamic_ = 0;
   bool layout_dirty_ = true, any_dirty_ = true;
-  size_t arena_bytes_ = 0, workspace_max_ = 0, workspace_constant_ = 0;
+  size_t arena_bytes_ = 0, workspace_max_ = 0, workspace_constant_ = 0, packing_ = 0;
   uint64_t n_inferred_ = 0, n_layouts_ = 0;
   struct Before {
     DType dtype;

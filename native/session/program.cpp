@@ -89,6 +89,8 @@ void Program::align_constants() {
     t.data = folded_.back().data();
     folded_bytes_ += bytes;
     folded_bound_ += bytes;
+    if (c.file >= 0) model_->files[c.file]->drop_pages(c.offset, bytes);
+    c.file = -1;
   }
 }
 

@@ -98,6 +98,28 @@ void write_unfused_experts(JsonText& j, const model::Graph& graph) {
 
 std::string operator_name(const model::Node& node) { return (node.domain.empty() ? "" : node.domain + "::") + node.op_type; }
 
+// Experts in the mapping; or in the file, with frames of memory for some or all of them.
+template <class Row>
+void write_expert_rows(const Session& session, size_t bytes, const Row& row) {
+  const experts::ExpertStore& store = session.store();
+  const experts::StorePlan& plan = store.plan();
+  const size_t tables = store.table_bytes(), frames = plan.frames_bytes(), resident = store.stats().resident_bytes;
+  switch (plan.home) {
+    case experts::ExpertHome::mapped:
+      row("expert weights", "mapped file", bytes, &bytes);
+      break;
+    case experts::ExpertHome::cached:
+      row("expert weights", "file", bytes, &bytes);
+      row("expert cache", "host", resident, &frames);
+      break;
+    case experts::ExpertHome::paged:
+      row("expert weights", "file", bytes, &bytes);
+      row("expert pages", "mapped file", resident, &frames);
+      break;
+  }
+  row("expert tables", "host", tables, &tables);
+}
+
 void write_memory(JsonText& j, const Session& session) {
   const WeightBytes weights = count_weights(session.graph());
   const Program& program = session.program();
@@ -111,15 +133,19 @@ void write_memory(JsonText& j, const Session& session) {
   };
   const size_t folded_bound = program.folded_bound();
   j.array();
-  row("expert weights", "mapped file", weights.experts, &weights.experts);
+  write_expert_rows(session, weights.experts, row);
   row("other weights", "mapped file", weights.other, &weights.other);
   const size_t owned = program.model().owned_bytes, structures = program.structure_bytes();
   row("small constants", "host", owned, &owned);  // of a model given as bytes: all of them
   row("folded constants", "host", program.folded_bytes(), &folded_bound);
   row("graph and program", "host", structures, &structures);
-  row("intermediate values and workspace", "host", session.memory().values.load(), nullptr);
-  row("results that bindings hold", "host", session.memory().outputs.load(), nullptr);
-  row("shapes and places of runs", "host", session.memory().plans.load(), nullptr);
+  const RunMemory& memory = session.memory();
+  row("intermediate values", "host", memory.values.load(), nullptr);
+  row("workspace of nodes", "host", memory.workspace.load(), nullptr);
+  row("packing scratch of nodes", "host", memory.packing.load(), nullptr);
+  row("key and value caches that bindings hold", "host", memory.caches.load(), nullptr);
+  row("other results that bindings hold", "host", memory.outputs.load(), nullptr);
+  row("shapes and places of runs", "host", memory.plans.load(), nullptr);
   j.end();
 }
 
@@ -137,6 +163,20 @@ void write_metadata(JsonText& j, const Session& session) {
   for (const auto& [domain, version] : m.opsets) j.field(domain.empty() ? "ai.onnx" : domain, version);
   j.end().key("custom_metadata_map").object();
   for (const auto& [key, value] : m.properties) j.field(key, value);
+  j.end().end();
+}
+
+}  // namespace
+
+namespace {
+
+void write_store_plan(JsonText& j, const experts::ExpertStore& store) {
+  const experts::StorePlan& plan = store.plan();
+  j.object().field("home", experts::home_name(plan.home)).field("reason", plan.reason).field("total_bytes", plan.total_bytes);
+  j.field("minimum_bytes", plan.minimum_bytes).field("bound_bytes", plan.bound_bytes).field("fixed_bytes", store.fixed_bytes());
+  j.key("pools").array();
+  for (const experts::FramePool& pool : plan.pools)
+    j.object().field("frame_bytes", pool.frame_bytes).field("parts", pool.n_parts).field("frames", pool.n_frames).end();
   j.end().end();
 }
 
@@ -173,7 +213,9 @@ std::string plan_json(const Session& session) {
   write_unfused_experts(j, graph);
   j.key("options").object();
   for (const OptionInfo& o : option_table()) j.field(o.key, session.options().get(o.key));
-  j.end().field("threads", session.n_threads()).key("files").array();
+  j.end().key("expert_store");
+  write_store_plan(j, session.store());
+  j.field("threads", session.n_threads()).key("files").array();
   for (const auto& file : program.model().files) j.object().field("path", file->path()).field("bytes", file->bytes()).end();
   j.end().end();
   return j.take();
@@ -185,7 +227,15 @@ std::string stats_json(const Session& session) {
   j.object().field("runs", s.runs.load()).field("failed_runs", s.failed_runs.load()).field("nodes_executed", s.nodes.load());
   j.field("shape_inferences", s.inferences.load())
       .field("memory_layouts", s.layouts.load())
-      .field("arena_bytes", session.memory().values.load());
+      .field("arena_bytes", session.memory().values.load() + session.memory().workspace.load() + session.memory().packing.load());
+  const experts::ExpertCache::Stats store = session.store().stats();
+  j.key("expert_store").object().field("home", experts::home_name(session.store().plan().home));
+  j.field("bound_bytes", session.store().plan().bound_bytes).field("minimum_bytes", session.store().plan().minimum_bytes);
+  j.field("resident_bytes", store.resident_bytes)
+      .field("hits", store.hits)
+      .field("misses", store.misses)
+      .field("evictions", store.evictions);
+  j.field("bytes_read", store.bytes_read).field("failures", store.failures).end();
   const Program& program = session.program();
   const experts::UsageCounters::Snapshot usage = session.usage().snapshot();
   j.field("expert_tokens", usage.n_tokens).field("approximate", session.usage_options().tail.is_on()).key("experts").array();

@@ -22,6 +22,9 @@ RunState::RunState(const Program& program, std::shared_ptr<RunMemory> shared)
       outputs(program.graph().outputs.size()),
       memory(std::move(shared)),
       values_share(memory->values),
+      workspace_share(memory->workspace),
+      packing_share(memory->packing),
+      caches_share(memory->caches),
       outputs_share(memory->outputs),
       plan_share(memory->plans) {
   for (int32_t s : program.expert_layers()) usage.emplace_back(program.steps()[s].kernel->experts());
@@ -35,11 +38,16 @@ RunState::~RunState() {
 
 void RunState::count_memory() {
   size_t bytes = arena.bytes();
+  const size_t workspace = std::min(plan.workspace_bytes(), bytes), packing = std::min(plan.packing_bytes(), workspace);
   for (const AlignedBuffer& buffer : dynamic) bytes += buffer.bytes();
-  values_share.set(bytes);
+  values_share.set(bytes - workspace);
+  workspace_share.set(workspace - packing);
+  packing_share.set(packing);
+  size_t caches = 0;
   bytes = 0;
-  for (const OutputSlot& slot : outputs)
-    if (slot.keep && slot.owned) bytes += slot.owned_bytes;
+  for (size_t o = 0; o < outputs.size(); ++o)
+    if (outputs[o].keep && outputs[o].owned) (plan.program().in_place_inputs()[o] >= 0 ? caches : bytes) += outputs[o].owned_bytes;
+  caches_share.set(caches);
   outputs_share.set(bytes);
   bytes = plan.structure_bytes();
   for (const experts::RunUsage& layer : usage) bytes += layer.bytes();
@@ -147,10 +155,24 @@ Result<std::unique_ptr<Session>> Session::finish(std::unique_ptr<model::Model> m
   settings.fuse = options.get_bool("hotset.fuse");
   settings.run_constants = !planning;
   settings.config.tail = s->usage_options_.tail;
+  settings.config.store = &s->store_;
   settings.config.router_weights_norm = options.get_bool("hotset.router_weights_norm");
   settings.warn = [&s](const std::string& text) { s->log(kLogWarning, text); };
   HOTSET_TRY(report(callbacks, "prepare", 0, 1));
   HOTSET_ASSIGN(s->program_, Program::build(std::move(model), settings, *s->pool_));
+  if (s->store_.n_layers() > 0) {
+    experts::ExpertStore::Settings store = store_settings(s->options_, planning);
+    std::vector<size_t> counted(s->store_.n_layers());  // by layer of the store, the layer of the counters
+    const std::vector<int32_t>& layers = s->program_->expert_layers();
+    for (size_t i = 0; i < layers.size(); ++i)
+      if (const int layer = s->program_->steps()[layers[i]].kernel->store_layer(); layer >= 0) counted[static_cast<size_t>(layer)] = i;
+    store.score = [usage = &s->usage_, counted](int layer, int64_t expert) {
+      return usage->score(counted[static_cast<size_t>(layer)], expert);
+    };
+    HOTSET_TRY(s->store_.open(store, s->program_->model().files, planning));
+    s->log(kLogInfo, format_text("experts: %zu bytes, at most %zu of them in host memory; %s", s->store_.plan().total_bytes,
+                                 s->store_.plan().bound_bytes, s->store_.plan().reason.c_str()));
+  }
   HOTSET_TRY(report(callbacks, "prepare", 1, 1));
   HOTSET_TRY(s->start_usage());
   const model::Graph& graph = s->graph();

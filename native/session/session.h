@@ -10,6 +10,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "experts/expert_store.h"
 #include "experts/profile.h"
 #include "session/options.h"
 #include "session/plan.h"
@@ -44,9 +45,12 @@ struct OutputSlot {
 
 // What the run states of a session hold together.
 struct RunMemory {
-  std::atomic<size_t> values{0};   // intermediate values and workspace
-  std::atomic<size_t> outputs{0};  // buffers that bindings allocated
-  std::atomic<size_t> plans{0};    // shapes, places and pointers
+  std::atomic<size_t> values{0};     // intermediate values
+  std::atomic<size_t> workspace{0};  // of nodes
+  std::atomic<size_t> packing{0};    // of nodes: weights in another form and tiles of products
+  std::atomic<size_t> caches{0};     // buffers that bindings allocated: key and value caches
+  std::atomic<size_t> outputs{0};    // and other results
+  std::atomic<size_t> plans{0};      // shapes, places and pointers
 };
 
 // A part of a RunMemory: what one holder has of it.
@@ -81,7 +85,7 @@ struct RunState {
   std::vector<Tensor*> in, out;        // scratch for dynamic steps
   uint64_t bound_layouts = 0;          // plan.n_layouts() of the layout that `arena` is bound to
   std::shared_ptr<RunMemory> memory;
-  Share values_share, outputs_share, plan_share;
+  Share values_share, workspace_share, packing_share, caches_share, outputs_share, plan_share;
   bool buffers_changed = false;          // since count_memory
   int running = -1;                      // step in progress, for the text of what it throws
   std::vector<experts::RunUsage> usage;  // by expert layer
@@ -119,6 +123,7 @@ class Session {
   };
   const Stats& stats() const { return stats_; }
   const RunMemory& memory() const { return *memory_; }
+  const experts::ExpertStore& store() const { return store_; }
   // Of successful runs, by expert layer of the program.
   const experts::UsageCounters& usage() const { return usage_; }
   const UsageOptions& usage_options() const { return usage_options_; }
@@ -136,13 +141,15 @@ class Session {
   Status bind_output(RunState& state, int output);
   Status check_overlaps(const RunState& state) const;
   Status run_steps(RunState& state, const RunControl* control, std::vector<NodeTrace>* trace);
-  Status run_dynamic(RunState& state, int s);
+  Status run_dynamic(RunState& state, int s, const RunControl* control);
   Status execute(RunState& state, const RunControl* control);
   std::string place(const RunState& state) const;
 
   Options options_;
   Callbacks callbacks_;
   std::unique_ptr<ThreadPool> pool_;
+  experts::UsageCounters usage_;
+  experts::ExpertStore store_;  // behind the counters that it asks
   std::unique_ptr<Program> program_;
   std::unordered_map<std::string_view, int> input_names_, output_names_;
   std::shared_ptr<RunMemory> memory_ = std::make_shared<RunMemory>();
@@ -157,7 +164,6 @@ class Session {
   void commit_usage(RunState& state, bool succeeded) noexcept;
   void log_usage(const RunState& state);
   UsageOptions usage_options_;
-  experts::UsageCounters usage_;
   std::atomic<bool> warned_negative_{false};
   bool trace_ = false;
   int64_t process_ = 0;

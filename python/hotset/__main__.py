@@ -72,6 +72,7 @@ def build_parser():
     info.add_argument("model", metavar="MODEL", help="ONNX file, model folder, or 'demo'")
     info.add_argument("--context", type=int, metavar="N", help="tokens that the caches are sized for; default: the model's context length")
     info.add_argument("--json", action="store_true", help="everything, as JSON")
+    info.add_argument("--memory", action="store_true", help="only where every byte lies, and what bounds it")
     add_session_arguments(info)
     info.set_defaults(run=run_info)
 
@@ -283,7 +284,7 @@ def describe(stats):
 
 def run_info(arguments):
     import hotset
-    from hotset._report import print_info
+    from hotset._report import print_info, print_memory
     from hotset.cache_report import cache_report
     from hotset.genai_config import read_genai_config
     from hotset.generator import model_folder
@@ -305,7 +306,9 @@ def run_info(arguments):
         arg["type"] = f"tensor({arg['type']})"
     report = {"model": os.fspath(path), "metadata": plan.pop("metadata"), **plan}
     if arguments.json:
-        print(json.dumps(report, indent=2))
+        print(json.dumps({"memory": report["memory"]} if arguments.memory else report, indent=2))
+    elif arguments.memory:
+        print_memory(report)
     else:
         print_info(report)
 

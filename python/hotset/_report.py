@@ -34,8 +34,21 @@ def print_info(report):
         print_table("experts in ordinary operators (no MoE nodes)", rows, right=(2, 3, 4, 5))
     if report["caches"]["states"]:
         print_table("caches of one sequence", cache_rows(report["caches"], size_text), right=(1, 2, 3, 4))
-    print_table("memory", [(row["purpose"], row["where"], size_text(row["bytes"])) for row in report["memory"]], right=(2,))
+    print_memory(report)
     print_table("files", [(row["path"], size_text(row["bytes"])) for row in report["files"]], right=(1,))
+
+
+def print_memory(report):
+    """Bytes by purpose; what depends on the sizes of a run has no bound before it."""
+    rows = [("purpose", "where", "size", "at most")]
+    for row in report["memory"]:
+        bound = "by the run" if row["bound"] is None else size_text(row["bound"])
+        rows.append((row["purpose"], row["where"], size_text(row["bytes"]), bound))
+    print_table("memory", rows, right=(2, 3))
+    store = report["expert_store"]
+    if store["total_bytes"]:
+        print(f"\nexperts: {size_text(store['total_bytes'])} in files, at most {size_text(store['bound_bytes'])} of host memory;", end=" ")
+        print(f"{store['reason']}. The least host_expert_bytes: {store['minimum_bytes']}")
 
 
 def print_expert_stats(layers, file):

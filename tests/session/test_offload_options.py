@@ -50,7 +50,7 @@ KEYS = {  # key -> values taken, values refused
     "tail_substitution_threshold": (["0", "1e30", ".5", "1e-40"], ["", " 1", "+1", "0x1", "3.5e38", "1e-46", "inf", "-1"]),
     "tail_substitution_min_rank": INT,
 }
-VALUES = [(key, value, taken) for key, groups in KEYS.items() for values, taken in zip(groups, (True, False), strict=True) for value in values]
+VALUES = [(key, value, taken) for key, (good, bad) in KEYS.items() for values, taken in ((good, True), (bad, False)) for value in values]
 
 
 @pytest.fixture(scope="module")
