@@ -62,6 +62,9 @@ def print_expert_stats(layers, file):
         busiest = " ".join(f"{e}:{layer['routes'][e]}" for e in order[:6] if layer["routes"][e])
         rows.append((layer["node"], str(layer["routes_total"]), f"{used} of {layer['experts']}", f"{share:.0%}", busiest))
     print_table("routes to experts", rows, right=(1, 2, 3), file=file)
+    skipped, substituted = (sum(layer[what] for layer in layers) for what in ("skipped", "substituted"))
+    if skipped or substituted:
+        print(f"\napproximate: {skipped} routes were dropped, {substituted} replaced", file=file)
 
 
 def print_table(title, rows, right=(), file=None):

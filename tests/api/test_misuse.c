@@ -18,6 +18,12 @@ int main(void) {
   CHECK(!hotset_session_create(&session, DEMO_MODEL, NULL));
   if (!session) return 1;
 
+  CHECK(hotset_session_save_profile(NULL, "profile.bin") == HOTSET_ERROR_INVALID_ARGUMENT);
+  CHECK(hotset_session_save_profile(session, NULL) == HOTSET_ERROR_INVALID_ARGUMENT);
+  CHECK(hotset_session_save_profile(session, "") == HOTSET_ERROR_INVALID_ARGUMENT);
+  CHECK(hotset_session_save_profile(session, "profile-\xff.bin") == HOTSET_ERROR_INVALID_ARGUMENT);
+  CHECK(hotset_session_save_profile(session, "profile.bin") == HOTSET_ERROR_INVALID_STATE); /* before the first run */
+
   /* One step of the demo model with empty full-length caches; windowed ones have 128 rows. */
   static float window[4][2 * 128 * 64];
   int64_t ids[3] = {5, 6, 7}, mask[3] = {1, 1, 1};

@@ -83,6 +83,18 @@ def test_profile(tmp_path, demo):
     assert run("profile", "demo", "-n", "1", "-p", "In", "--output", tmp_path / "no" / "profile", code=1).stderr.count("\n") == 1
 
 
+def test_changed_routes_are_reported():
+    arguments = ["generate", "demo", "-p", "In the beginning", "-n", "3", "--stats"]
+    assert "approximate" not in run(*arguments).stderr
+    on = ["-o", "hotset.approximate_on_cpu=1", "-o", "session.moe.offload.min_expert_weight=1"]
+    with hotset.Generator("demo") as generator:
+        layers = len(generator.session.expert_stats())
+        list(generator.stream("In the beginning", 3))
+        stats = generator.session.stats()
+    dropped = layers * stats["expert_tokens"] * (stats["experts"][0]["experts_per_token"] - 1)  # all but the first of each token
+    assert f"approximate: {dropped} routes were dropped, 0 replaced" in run(*arguments, *on).stderr
+
+
 def test_profile_draws_a_heat_map(tmp_path):
     arguments = ["profile", "demo", "-n", "2", "-p", "In", "--output", tmp_path / "profile.bin", "--plot", tmp_path / "map.png"]
     try:

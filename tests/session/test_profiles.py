@@ -12,7 +12,7 @@ import onnx
 import pytest
 
 import hotset
-from session.test_expert_stats import E, chosen, feed, model
+from session.test_expert_stats import E, H, chosen, feed, model
 
 NODES = ["main#0#MoE", "main#1#MoE"]
 POPULARITY = "session.moe.offload.popularity_file"
@@ -182,6 +182,42 @@ def test_node_names_do_not_depend_on_the_rewriting_of_the_graph(tmp_path):
     path.write_bytes(moep(ROWS, ["main#1#MoE", "main#2#MoE"]))
     for fuse in "01":
         np.testing.assert_allclose(counters(open_session([(POPULARITY, path), ("hotset.fuse", fuse)], source)), seeds(ROWS), rtol=1e-6)
+
+
+def test_names_of_nodes_in_branches(tmp_path):
+    """scope/<index of the If>/<length>:<attribute>, and the node's index in its branch, at any depth."""
+    proto = onnx.load_model_from_string(model(n_nodes=1))
+    (node,) = proto.graph.node
+    value = onnx.helper.make_tensor_value_info("y0", onnx.TensorProto.FLOAT, ["n", H])
+
+    def branch(name, nodes):
+        return onnx.helper.make_graph(nodes, name, [], [value])
+
+    def renamed(name, output):
+        copy = onnx.NodeProto()
+        copy.CopyFrom(node)
+        copy.name, copy.output[:] = name, [output]
+        return copy
+
+    def choose(then_nodes, else_nodes):
+        return onnx.helper.make_node("If", ["flag"], ["y0"], then_branch=branch("then", then_nodes), else_branch=branch("else", else_nodes))
+
+    inner = choose([renamed("a", "y0")], [onnx.helper.make_node("Identity", ["x"], ["y0"])])
+    twice = [renamed("b", "b"), onnx.helper.make_node("Neg", ["b"], ["y0"])]
+    del proto.graph.node[:]
+    proto.graph.node.extend([onnx.helper.make_node("Neg", ["x"], ["unused"]), choose([inner], twice)])
+    proto.graph.input.append(onnx.helper.make_tensor_value_info("flag", onnx.TensorProto.BOOL, []))
+    keys = ["main/1/11:then_branch/0/11:then_branch#0#MoE", "main/1/11:else_branch#0#MoE"]
+    path = tmp_path / "profile"
+    path.write_bytes(moep(ROWS, keys))
+    session = open_session([(POPULARITY, path)], proto.SerializeToString())
+    names = {layer["node"]: layer["counters"] for layer in session.expert_stats()}
+    np.testing.assert_allclose([names["a"], names["b"]], seeds(ROWS), rtol=1e-6)
+    x = feed(1)
+    session.run(None, x | {"flag": np.array(False)})
+    names = {layer["node"]: layer["counters"] for layer in session.expert_stats()}
+    np.testing.assert_allclose(names["a"], seeds(ROWS)[0], rtol=1e-6)  # a layer that did not run keeps its counters
+    np.testing.assert_allclose(names["b"], update(0, x["logits"]), rtol=1e-6)
 
 
 @pytest.mark.parametrize(
