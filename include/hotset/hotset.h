@@ -30,7 +30,8 @@
  *   - Threads: different objects may be used from different threads at once. One session may run from several threads
  *     at once; creating, freeing and setting options of one object is for one thread at a time.
  *   - The library never prints, exits, installs signal handlers or changes global state. It reads these environment
- *     variables only: HOTSET_CPU (cap of the CPU kernels: scalar, avx2, avx512, ...), HOTSET_LIBCUDA (path of the driver), and
+ *     variables only: HOTSET_CPU (cap of the CPU kernels: a tier of the machine, as hotset_doctor lists
+ *     them; with another value no session can be created), HOTSET_LIBCUDA (path of the driver), and
  *     ORT_QMOE_* as defaults of the options session.moe.offload.* that approximate routing has.
  *   - After fork() the child has none of the library's threads: a run of a session it inherited returns
  *     HOTSET_ERROR_INVALID_STATE. It may free what no other thread was using at that moment, and create and run sessions

@@ -7,35 +7,29 @@
 namespace hotset::cpu {
 namespace {
 
-struct Choice {
-  AttentionKernels kernels;
-  CpuLevel level = CpuLevel::kScalar;
+constexpr Tiered<void (*)(AttentionKernels*)> kTiers[] = {
+    {CpuLevel::kScalar, attention_kernels_scalar},
+#if defined(__x86_64__)
+    {CpuLevel::kAvx2, attention_kernels_avx2},
+    {CpuLevel::kAvx512, attention_kernels_avx512},
+#elif defined(__aarch64__)
+    {CpuLevel::kNeon, attention_kernels_neon},
+#endif
 };
 
-Choice choose() {
-  Choice c;
-  attention_kernels_scalar(&c.kernels);
-#if defined(__x86_64__) || defined(_M_X64)
-  if (cpu_features().avx2) {
-    attention_kernels_avx2(&c.kernels);
-    c.level = CpuLevel::kAvx2;
-  }
-  if (cpu_features().avx512) {
-    attention_kernels_avx512(&c.kernels);
-    c.level = CpuLevel::kAvx512;
-  }
-#endif
-  return c;
-}
-
-const Choice& choice() {
-  static const Choice c = choose();
-  return c;
+AttentionKernels choose() {
+  AttentionKernels k;
+  best_of(kTiers).kernel(&k);
+  return k;
 }
 
 }  // namespace
 
-const AttentionKernels& attention_kernels() { return choice().kernels; }
-const char* attention_isa() { return cpu_level_name(choice().level); }
+const AttentionKernels& attention_kernels() {
+  static const AttentionKernels k = choose();
+  return k;
+}
+
+const char* attention_isa() { return cpu_level_name(best_of(kTiers).level); }
 
 }  // namespace hotset::cpu

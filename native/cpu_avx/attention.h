@@ -60,6 +60,7 @@ struct AttentionKernels {
 void attention_kernels_scalar(AttentionKernels* k);
 void attention_kernels_avx2(AttentionKernels* k);
 void attention_kernels_avx512(AttentionKernels* k);
+void attention_kernels_neon(AttentionKernels* k);
 const AttentionKernels& attention_kernels();  // the best ones of this CPU
 const char* attention_isa();
 

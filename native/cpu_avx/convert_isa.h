@@ -15,5 +15,6 @@ struct ConvertKernels {
 void convert_kernels_scalar(ConvertKernels* k);
 void convert_kernels_avx2(ConvertKernels* k);
 void convert_kernels_avx512(ConvertKernels* k);
+void convert_kernels_neon(ConvertKernels* k);
 
 }  // namespace hotset::cpu

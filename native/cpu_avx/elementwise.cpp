@@ -6,22 +6,22 @@
 #include "cpu_avx/elementwise_isa.h"
 
 namespace hotset::cpu {
+namespace {
 
-const ElementwiseKernels* elementwise_kernels() {
-#if defined(__x86_64__) || defined(_M_X64)
-  if (cpu_features().avx512) return &kElementwiseAvx512;
-  if (cpu_features().avx2) return &kElementwiseAvx2;
+constexpr Tiered<const ElementwiseKernels*> kTiers[] = {
+    {CpuLevel::kScalar, nullptr},
+#if defined(__x86_64__)
+    {CpuLevel::kAvx2, &kElementwiseAvx2},
+    {CpuLevel::kAvx512, &kElementwiseAvx512},
+#elif defined(__aarch64__)
+    {CpuLevel::kNeon, &kElementwiseNeon},
 #endif
-  return nullptr;
-}
+};
 
-const char* elementwise_isa() {
-  const ElementwiseKernels* const kernels = elementwise_kernels();
-  if (!kernels) return cpu_level_name(CpuLevel::kScalar);
-#if defined(__x86_64__) || defined(_M_X64)
-  if (kernels == &kElementwiseAvx512) return cpu_level_name(CpuLevel::kAvx512);
-#endif
-  return cpu_level_name(CpuLevel::kAvx2);
-}
+}  // namespace
+
+const ElementwiseKernels* elementwise_kernels() { return best_of(kTiers).kernel; }
+
+const char* elementwise_isa() { return cpu_level_name(best_of(kTiers).level); }
 
 }  // namespace hotset::cpu

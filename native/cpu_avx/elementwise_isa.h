@@ -5,6 +5,6 @@
 
 namespace hotset::cpu {
 
-extern const ElementwiseKernels kElementwiseAvx2, kElementwiseAvx512;
+extern const ElementwiseKernels kElementwiseAvx2, kElementwiseAvx512, kElementwiseNeon;
 
 }  // namespace hotset::cpu

@@ -7,23 +7,27 @@
 
 namespace hotset::cpu {
 
-const FloatGemm* float_gemm_at(int i) {
-  const FloatGemm* list[3] = {&kFloatGemmScalar};
-  int n = 1;
-#if defined(__x86_64__) || defined(_M_X64)
-  if (cpu_features().avx2) list[n++] = &kFloatGemmAvx2;
-  if (cpu_features().avx512) list[n++] = &kFloatGemmAvx512;
+namespace {
+
+constexpr Tiered<const FloatGemm*> kTiers[] = {
+    {CpuLevel::kScalar, &kFloatGemmScalar},
+#if defined(__x86_64__)
+    {CpuLevel::kAvx2, &kFloatGemmAvx2},
+    {CpuLevel::kAvx512, &kFloatGemmAvx512},
+#elif defined(__aarch64__)
+    {CpuLevel::kNeon, &kFloatGemmNeon},
 #endif
-  return i >= 0 && i < n ? list[i] : nullptr;
+};
+
+}  // namespace
+
+const FloatGemm* float_gemm_at(int i) {
+  int n = 0;
+  for (const auto& tier : kTiers)
+    if (cpu_features().has(tier.level) && n++ == i) return tier.kernel;
+  return nullptr;
 }
 
-const FloatGemm& float_gemm() {
-  static const FloatGemm* const best = [] {
-    const FloatGemm* found = float_gemm_at(0);
-    for (int i = 1; const FloatGemm* next = float_gemm_at(i); ++i) found = next;
-    return found;
-  }();
-  return *best;
-}
+const FloatGemm& float_gemm() { return *best_of(kTiers).kernel; }
 
 }  // namespace hotset::cpu

@@ -6,31 +6,26 @@
 #include "cpu_avx/norm_isa.h"
 
 namespace hotset::cpu {
-
 namespace {
 
-struct Choice {
-  void (*rows)(const NormRows& rows, int64_t r0, int64_t r1, float* temp) = norm_rows_scalar;
-  CpuLevel level = CpuLevel::kScalar;
-};
-
-const Choice& choice() {
-  static const Choice best = [] {
-    Choice c;
-#if defined(__x86_64__) || defined(_M_X64)
-    const CpuFeatures& cpu = cpu_features();
-    if (cpu.avx2) c = {norm_rows_avx2, CpuLevel::kAvx2};
-    if (cpu.avx512) c = {norm_rows_avx512, CpuLevel::kAvx512};
+using NormFunction = void (*)(const NormRows& rows, int64_t r0, int64_t r1, float* temp);
+constexpr Tiered<NormFunction> kTiers[] = {
+    {CpuLevel::kScalar, norm_rows_scalar},
+#if defined(__x86_64__)
+    {CpuLevel::kAvx2, norm_rows_avx2},
+    {CpuLevel::kAvx512, norm_rows_avx512},
+#elif defined(__aarch64__)
+    {CpuLevel::kNeon, norm_rows_neon},
 #endif
-    return c;
-  }();
-  return best;
-}
+};
 
 }  // namespace
 
-void norm_rows(const NormRows& rows, int64_t r0, int64_t r1, float* temp) { choice().rows(rows, r0, r1, temp); }
+void norm_rows(const NormRows& rows, int64_t r0, int64_t r1, float* temp) {
+  static const NormFunction best = best_of(kTiers).kernel;
+  best(rows, r0, r1, temp);
+}
 
-const char* norm_isa() { return cpu_level_name(choice().level); }
+const char* norm_isa() { return cpu_level_name(best_of(kTiers).level); }
 
 }  // namespace hotset::cpu

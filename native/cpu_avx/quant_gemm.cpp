@@ -8,36 +8,55 @@
 namespace hotset::cpu {
 namespace {
 
+// Each kernel is an array for 2, 4 and 8 bits; null: the scalar table.
+using Tables = Tiered<const QuantGemm*>;
+
+constexpr Tables kExact[] = {
+    {CpuLevel::kScalar, nullptr},
+#if defined(__x86_64__)
+    {CpuLevel::kAvx2, kQuantF32Avx2},
+    {CpuLevel::kAvx512, kQuantF32Avx512},
+#endif
+};
+
+// Blocks of at least 32 codes.
+constexpr Tables kInt8[] = {
+    {CpuLevel::kScalar, nullptr},
+#if defined(__x86_64__)
+    {CpuLevel::kAvx2, kQuantI8Avx2},
+    {CpuLevel::kAvx2Vnni, kQuantI8Avx2Vnni},
+    {CpuLevel::kAvx512Vnni, kQuantI8Avx512Vnni},
+#endif
+};
+
+// Blocks of 16 codes.
+constexpr Tables kInt8Block16[] = {
+    {CpuLevel::kScalar, nullptr},
+#if defined(__x86_64__)
+    {CpuLevel::kAvx2, kQuantI8Avx2Block16},
+    {CpuLevel::kAvx2Vnni, kQuantI8Avx2VnniBlock16},
+#endif
+};
+
 struct Choice {
   const QuantGemm* table;
   const char* isa;
 };
 
-#if defined(__x86_64__)
-bool fast_shape(const QuantMatrix& w, int64_t smallest_block) {
+bool fast_shape(const QuantMatrix& w) {
   const bool width = w.bits == 2 || w.bits == 4 || w.bits == 8;
-  const bool power_of_two = w.block >= smallest_block && (w.block & (w.block - 1)) == 0;
+  const bool power_of_two = w.block >= 16 && (w.block & (w.block - 1)) == 0;
   return width && w.k > 0 && (power_of_two || w.block >= w.k);
 }
-#endif
 
 Choice choose(bool int8_activations, const QuantMatrix& w) {
-#if defined(__x86_64__)
-  const CpuFeatures& cpu = cpu_features();
-  if (fast_shape(w, int8_activations ? 32 : 16)) {
+  if (fast_shape(w)) {
+    const bool block16 = w.block == 16 && w.k > 16;
+    const Tables& best = !int8_activations ? best_of(kExact) : block16 ? best_of(kInt8Block16) : best_of(kInt8);
     const int width = w.bits == 2 ? 0 : w.bits == 4 ? 1 : 2;
-    if (int8_activations) {
-      if (cpu.avx512vnni) return {&kQuantI8Avx512Vnni[width], "avx512vnni"};
-      if (cpu.avx2) return {&kQuantI8Avx2[width], "avx2"};
-    } else {
-      if (cpu.avx512) return {&kQuantF32Avx512[width], "avx512"};
-      if (cpu.avx2) return {&kQuantF32Avx2[width], "avx2"};
-    }
+    if (best.kernel) return {best.kernel + width, cpu_level_name(best.level)};
   }
-#else
-  (void)w;
-#endif
-  return {int8_activations ? &kQuantI8Scalar : &kQuantF32Scalar, "scalar"};
+  return {int8_activations ? &kQuantI8Scalar : &kQuantF32Scalar, cpu_level_name(CpuLevel::kScalar)};
 }
 
 }  // namespace

@@ -46,7 +46,7 @@ struct QuantGemm {
 };
 
 // The fastest family of this CPU (see cpu_features.h) that serves the matrix; reads bits, block, k and scale_type only.
-// Every matrix with bits 2, 4 or 8 is served; unusual blocks (48, or 16 with int8 activations) by a slower table.
+// Every matrix with bits 2, 4 or 8 is served; unusual blocks (48) by a slower table.
 const QuantGemm& quant_gemm(bool int8_activations, const QuantMatrix& w);
 
 // Name of that choice: "scalar", "avx2", "avx512", "avx512vnni" ...

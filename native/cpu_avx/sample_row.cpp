@@ -5,13 +5,22 @@
 #include "cpu_avx/cpu_features.h"
 
 namespace hotset::cpu {
+namespace {
 
-const SampleKernels& sample_kernels() {
-#if defined(__x86_64__) || defined(_M_X64)
-  if (cpu_features().avx512) return sample_kernels_avx512();
-  if (cpu_features().avx2) return sample_kernels_avx2();
+constexpr Tiered<const SampleKernels& (*)()> kTiers[] = {
+    {CpuLevel::kScalar, sample_kernels_scalar},
+#if defined(__x86_64__)
+    {CpuLevel::kAvx2, sample_kernels_avx2},
+    {CpuLevel::kAvx512, sample_kernels_avx512},
+#elif defined(__aarch64__)
+    {CpuLevel::kNeon, sample_kernels_neon},
 #endif
-  return sample_kernels_scalar();
-}
+};
+
+}  // namespace
+
+const SampleKernels& sample_kernels() { return best_of(kTiers).kernel(); }
+
+const char* sample_isa() { return cpu_level_name(best_of(kTiers).level); }
 
 }  // namespace hotset::cpu

@@ -22,9 +22,11 @@ struct SampleKernels {
 };
 
 const SampleKernels& sample_kernels();
+const char* sample_isa();  // name of the tier in use
 
 const SampleKernels& sample_kernels_scalar();
 const SampleKernels& sample_kernels_avx2();
 const SampleKernels& sample_kernels_avx512();
+const SampleKernels& sample_kernels_neon();
 
 }  // namespace hotset::cpu

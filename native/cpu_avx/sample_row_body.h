@@ -91,8 +91,14 @@ static int64_t collect(const float* x, int64_t n, float threshold, int32_t* ids)
     count += __builtin_popcount(mask);
 #else
     const IntLanes mask = v >= all(threshold);
+#if defined(__aarch64__)
+    int64_t pairs[8], any = 0;
+    memcpy(pairs, &mask, sizeof pairs);
+    for (int j = 0; j < 8; ++j) any |= pairs[j];
+#else
     int any = 0;
     for (int j = 0; j < 16; ++j) any |= mask[j];
+#endif
     if (!any) continue;
     for (int j = 0; j < 16; ++j) {
       ids[count] = (int32_t)(i + j);

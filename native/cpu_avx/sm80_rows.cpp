@@ -16,10 +16,23 @@ Sm80Rows sm80_rows_at(int bits, int level) {
   constexpr Sm80Rows kAvx512[] = {sm80_rows_2_avx512, sm80_rows_4_avx512, sm80_rows_8_avx512};
   if (level == 0 && cpu.avx2) return kAvx2[width];
   if (level == 1 && cpu.avx512) return kAvx512[width];
+#elif defined(__aarch64__)
+  if (level == 0 && cpu_features().neon) return bits == 4 ? sm80_rows_4_neon : bits == 8 ? sm80_rows_8_neon : nullptr;
 #else
   (void)bits, (void)level;
 #endif
   return nullptr;
+}
+
+const char* sm80_rows_isa() {
+#if defined(__x86_64__)
+  const CpuLevel levels[] = {CpuLevel::kScalar, CpuLevel::kAvx2, CpuLevel::kAvx512};
+#else
+  const CpuLevel levels[] = {CpuLevel::kScalar, CpuLevel::kNeon};
+#endif
+  int n = 0;
+  while (sm80_rows_at(4, n)) ++n;
+  return cpu_level_name(levels[n]);
 }
 
 void sm80_rows(const uint8_t* packed, int bits, int64_t n, int64_t k, int64_t n0, int64_t n1, uint8_t* raw, int64_t row_bytes) {

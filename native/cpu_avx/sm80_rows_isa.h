@@ -12,5 +12,7 @@ void sm80_rows_8_avx2(const uint8_t* packed, int64_t k, int64_t n0, int64_t n1, 
 void sm80_rows_2_avx512(const uint8_t* packed, int64_t k, int64_t n0, int64_t n1, uint8_t* raw, int64_t row_bytes);
 void sm80_rows_4_avx512(const uint8_t* packed, int64_t k, int64_t n0, int64_t n1, uint8_t* raw, int64_t row_bytes);
 void sm80_rows_8_avx512(const uint8_t* packed, int64_t k, int64_t n0, int64_t n1, uint8_t* raw, int64_t row_bytes);
+void sm80_rows_4_neon(const uint8_t* packed, int64_t k, int64_t n0, int64_t n1, uint8_t* raw, int64_t row_bytes);
+void sm80_rows_8_neon(const uint8_t* packed, int64_t k, int64_t n0, int64_t n1, uint8_t* raw, int64_t row_bytes);
 
 }  // namespace hotset::cpu

@@ -6,14 +6,26 @@
 #include "cpu_avx/swiglu_isa.h"
 
 namespace hotset::cpu {
+namespace {
+
+using SwigluFunction = void (*)(const Swiglu& unit, const float* gate, const float* value, int64_t n, float* out);
+constexpr Tiered<SwigluFunction> kTiers[] = {
+    {CpuLevel::kScalar, swiglu_scalar},
+#if defined(__x86_64__)
+    {CpuLevel::kAvx2, swiglu_avx2},
+    {CpuLevel::kAvx512, swiglu_avx512},
+#elif defined(__aarch64__)
+    {CpuLevel::kNeon, swiglu_neon},
+#endif
+};
+
+}  // namespace
 
 void swiglu(const Swiglu& unit, const float* gate, const float* value, int64_t n, float* out) {
-#if defined(__x86_64__) || defined(_M_X64)
-  const CpuFeatures& cpu = cpu_features();
-  if (cpu.avx512) return swiglu_avx512(unit, gate, value, n, out);
-  if (cpu.avx2) return swiglu_avx2(unit, gate, value, n, out);
-#endif
-  swiglu_scalar(unit, gate, value, n, out);
+  static const SwigluFunction best = best_of(kTiers).kernel;
+  best(unit, gate, value, n, out);
 }
+
+const char* swiglu_isa() { return cpu_level_name(best_of(kTiers).level); }
 
 }  // namespace hotset::cpu

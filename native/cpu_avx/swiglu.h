@@ -16,4 +16,6 @@ struct Swiglu {
 // n results. `value` null: gate and value alternate in `gate`, 2 n floats. `out` overlaps neither input.
 void swiglu(const Swiglu& unit, const float* gate, const float* value, int64_t n, float* out);
 
+const char* swiglu_isa();  // name of the tier in use
+
 }  // namespace hotset::cpu

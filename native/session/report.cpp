@@ -5,13 +5,8 @@
 #include <algorithm>
 #include <map>
 
-#include "cpu_avx/attention.h"
-#include "cpu_avx/convert.h"
 #include "cpu_avx/cpu_features.h"
-#include "cpu_avx/elementwise.h"
-#include "cpu_avx/float_gemm.h"
-#include "cpu_avx/norm.h"
-#include "cpu_avx/quant_gemm.h"
+#include "cpu_avx/kernel_choices.h"
 #include "cuda/driver.h"
 #include "cuda/self_test.h"
 #include "session/json_text.h"
@@ -288,21 +283,16 @@ std::string doctor_json() {
   JsonText j;
   j.object().field("version", HOTSET_BUILD_VERSION).key("cpu").object();
   j.field("level", cpu::cpu_level_name(f.level)).field("threads", available_threads()).field("avx2", f.avx2).field("avx512", f.avx512);
-  j.field("avx512vnni", f.avx512vnni).field("avx512bf16", f.avx512bf16).field("amx_int8", f.amx_int8).field("amx_bf16", f.amx_bf16);
-  j.field("neon", f.neon).field("neon_dotprod", f.neon_dotprod);
-  if (const char* wrong = cpu::cpu_unknown_override())
-    j.field("warning", std::string("HOTSET_CPU='") + wrong + "' is not a known level and is ignored");
-  cpu::QuantMatrix q4;
-  q4.k = q4.n = 2048;
-  cpu::QuantMatrix q8 = q4;
-  q8.bits = 8;
+  j.field("avx2vnni", f.avx2vnni).field("avx512vnni", f.avx512vnni).field("avx512bf16", f.avx512bf16).field("amx_int8", f.amx_int8).field("amx_bf16", f.amx_bf16);
+  j.field("neon", f.neon).field("neon_dotprod", f.neon_dotprod).field("neon_i8mm", f.neon_i8mm);
+  j.key("tiers").array();
+  for (int i = 0; i < cpu::kCpuLevels; ++i)
+    if (cpu::cpu_machine_features().has(static_cast<cpu::CpuLevel>(i))) j.value(cpu::cpu_level_name(static_cast<cpu::CpuLevel>(i)));
+  j.end();
+  if (const char* problem = cpu::cpu_override_problem()) j.field("error", problem);
   j.end().key("kernels").object();
-  j.field("int4 weights, float activations", cpu::quant_gemm_isa(false, q4))
-      .field("int4 weights, int8 activations", cpu::quant_gemm_isa(true, q4));
-  j.field("int8 weights, float activations", cpu::quant_gemm_isa(false, q8))
-      .field("int8 weights, int8 activations", cpu::quant_gemm_isa(true, q8));
-  j.field("float weights", cpu::float_gemm().name).field("attention", cpu::attention_isa()).field("normalisation", cpu::norm_isa());
-  j.field("elementwise functions and softmax", cpu::elementwise_isa()).field("float16 and bfloat16 to float32", cpu::convert_isa()).end();
+  for (const cpu::KernelChoice& choice : cpu::kernel_choices()) j.field(choice.family, choice.isa);
+  j.end();
   int n = 0;
   std::string note;
   cuda::device_count(&n, &note);

@@ -121,6 +121,8 @@ Session::~Session() {
 
 Result<std::unique_ptr<Session>> Session::finish(std::unique_ptr<model::Model> model, const Options& options, const Callbacks& callbacks,
                                                  bool planning) {
+  const char* const problem = cpu::cpu_override_problem();
+  HOTSET_FAIL_IF(problem, unsupported, "%s", problem);
   std::unique_ptr<Session> s(new Session);
   s->options_ = options;
   s->callbacks_ = callbacks;
@@ -134,8 +136,6 @@ Result<std::unique_ptr<Session>> Session::finish(std::unique_ptr<model::Model> m
     s->log(kLogWarning, "without a GPU these options have no effect: " + list);
   }
   for (const std::string& key : options.unknown_keys()) s->log(kLogInfo, "option '" + key + "' is not used");
-  if (const char* wrong = cpu::cpu_unknown_override())
-    s->log(kLogWarning, std::string("HOTSET_CPU='") + wrong + "' is not a level of this processor and is ignored");
   const int64_t threads = options.get_int("intra_op_num_threads");
   if (!planning && threads > available_threads())
     s->log(

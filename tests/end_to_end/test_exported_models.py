@@ -10,6 +10,7 @@ import sys
 import numpy as np
 import pytest
 
+import hotset
 from end_to_end.decoder import BOUND, Decoder, assert_same_choice, error, input_types, open_session, run_growing, run_in_place
 from hotset.generator import model_folder
 from reference.graph import Executor
@@ -97,10 +98,9 @@ def test_other_exports(name, whole):
     other.check(other.decoder(), whole)
 
 
-@pytest.mark.parametrize("level", ["scalar", "avx2", "avx512"])
+@pytest.mark.parametrize("level", hotset.doctor()["cpu"]["tiers"])
 @pytest.mark.parametrize("name", ["gpt_oss-genai-int4-cpu", "gpt_oss-genai-fp16-cuda"])
 def test_every_instruction_set(name, level):
-    """A level above the machine's own is the machine's own."""
     code = f"from end_to_end.test_exported_models import Model; model = Model({name!r}); model.check(model.decoder(), True)"
     path = os.pathsep.join(filter(None, [str(GOLDEN.parent), os.environ.get("PYTHONPATH")]))
     subprocess.run([sys.executable, "-c", code], env=os.environ | {"HOTSET_CPU": level, "PYTHONPATH": path}, check=True)

@@ -283,6 +283,8 @@ int main(int argc, char** argv) {
 #if defined(__x86_64__) || defined(_M_X64)
       {"avx2", cpu::cpu_features().avx2, cpu::attention_kernels_avx2},
       {"avx512", cpu::cpu_features().avx512, cpu::attention_kernels_avx512},
+#elif defined(__aarch64__)
+      {"neon", cpu::cpu_features().neon, cpu::attention_kernels_neon},
 #endif
   };
   for (const Tier& tier : tiers) {

@@ -157,6 +157,8 @@ int main(int argc, char** argv) {
 #if defined(__x86_64__)
   if (cpu::cpu_features().avx2) measure ? bench("avx2", cpu::kElementwiseAvx2) : check("avx2", cpu::kElementwiseAvx2, rng);
   if (cpu::cpu_features().avx512) measure ? bench("avx512", cpu::kElementwiseAvx512) : check("avx512", cpu::kElementwiseAvx512, rng);
+#elif defined(__aarch64__)
+  if (cpu::cpu_features().neon) measure ? bench("neon", cpu::kElementwiseNeon) : check("neon", cpu::kElementwiseNeon, rng);
 #endif
   return failures != 0;
 }

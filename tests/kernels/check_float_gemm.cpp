@@ -111,6 +111,8 @@ void check_conversions() {
 #if defined(__x86_64__)
   if (cpu::cpu_features().avx2) cpu::convert_kernels_avx2(&tiers.emplace_back(tiers[0]));
   if (cpu::cpu_features().avx512) cpu::convert_kernels_avx512(&tiers.emplace_back(tiers[0]));
+#elif defined(__aarch64__)
+  if (cpu::cpu_features().neon) cpu::convert_kernels_neon(&tiers.emplace_back(tiers[0]));
 #endif
   std::vector<uint16_t> all(65536);
   for (size_t i = 0; i < all.size(); ++i) all[i] = static_cast<uint16_t>(i);

@@ -27,6 +27,8 @@ std::vector<Tier> tiers() {
 #if defined(__x86_64__)
   if (cpu::cpu_features().avx2) list.push_back({"avx2", cpu::norm_rows_avx2});
   if (cpu::cpu_features().avx512) list.push_back({"avx512", cpu::norm_rows_avx512});
+#elif defined(__aarch64__)
+  if (cpu::cpu_features().neon) list.push_back({"neon", cpu::norm_rows_neon});
 #endif
   return list;
 }

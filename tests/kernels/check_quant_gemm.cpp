@@ -46,21 +46,23 @@ class GuardedBytes {
 struct Tier {
   const char* name;
   bool int8;
-  const QuantGemm& (*table)(int width);  // width: 0, 1, 2 for 2, 4, 8 bits
-  bool any_block;
+  const QuantGemm* tables;  // for 2, 4 and 8 bits; one for all where any_block
+  int64_t smallest_block;   // 0: any block
 };
 
 std::vector<Tier> tiers() {
-  std::vector<Tier> list = {
-      {"f32 scalar", false, [](int) -> const QuantGemm& { return kQuantF32Scalar; }, true},
-      {"i8 scalar", true, [](int) -> const QuantGemm& { return kQuantI8Scalar; }, true},
+  std::vector<Tier> list = {{"f32 scalar", false, &kQuantF32Scalar, 0}, {"i8 scalar", true, &kQuantI8Scalar, 0}};
+  [[maybe_unused]] const auto add = [&](CpuLevel level, const char* name, bool int8, const QuantGemm* tables, int64_t smallest_block) {
+    if (cpu_features().has(level)) list.push_back({name, int8, tables, smallest_block});
   };
 #if defined(__x86_64__)
-  const CpuFeatures& cpu = cpu_features();
-  if (cpu.avx2) list.push_back({"f32 avx2", false, [](int i) -> const QuantGemm& { return kQuantF32Avx2[i]; }, false});
-  if (cpu.avx2) list.push_back({"i8 avx2", true, [](int i) -> const QuantGemm& { return kQuantI8Avx2[i]; }, false});
-  if (cpu.avx512) list.push_back({"f32 avx512", false, [](int i) -> const QuantGemm& { return kQuantF32Avx512[i]; }, false});
-  if (cpu.avx512vnni) list.push_back({"i8 avx512vnni", true, [](int i) -> const QuantGemm& { return kQuantI8Avx512Vnni[i]; }, false});
+  add(CpuLevel::kAvx2, "f32 avx2", false, kQuantF32Avx2, 16);
+  add(CpuLevel::kAvx512, "f32 avx512", false, kQuantF32Avx512, 16);
+  add(CpuLevel::kAvx2, "i8 avx2", true, kQuantI8Avx2, 32);
+  add(CpuLevel::kAvx2, "i8 avx2 block 16", true, kQuantI8Avx2Block16, 16);
+  add(CpuLevel::kAvx2Vnni, "i8 avx2vnni", true, kQuantI8Avx2Vnni, 32);
+  add(CpuLevel::kAvx2Vnni, "i8 avx2vnni block 16", true, kQuantI8Avx2VnniBlock16, 16);
+  add(CpuLevel::kAvx512Vnni, "i8 avx512vnni", true, kQuantI8Avx512Vnni, 32);
 #endif
   return list;
 }
@@ -76,7 +78,7 @@ double value_of_half(uint16_t h) {
   return (h & 0x8000 ? -1 : 1) * std::ldexp(1024 + (h & 1023), ((h >> 10) & 31) - 25);
 }
 
-enum class Inputs { kRandom, kExact, kExtreme };
+enum class Inputs { kRandom, kExact, kExtreme, kLargest };  // kLargest: exact, with the largest products there are
 
 struct Problem {
   int64_t m, n, k, block;
@@ -84,6 +86,9 @@ struct Problem {
   bool zeros, zeros_along_n, bias;
   Inputs inputs;
 };
+
+// All sums of integers and of floats are exact, so that every tier must give the same bits.
+bool exact(const Problem& p) { return p.inputs == Inputs::kExact || p.inputs == Inputs::kLargest; }
 
 uint64_t seed = 0;
 int failures = 0;
@@ -104,12 +109,12 @@ void check(const std::vector<Tier>& all, const Problem& p) {
   const int64_t blocks = (p.k + p.block - 1) / p.block, gap = static_cast<int64_t>(below(4));
   const int64_t used = (p.k * p.bits + 7) / 8;
   GuardedBytes codes(static_cast<size_t>((p.n - 1) * (used + gap) + used));
-  for (size_t i = 0; i < codes.size(); ++i) codes.data()[i] = static_cast<uint8_t>(p.inputs == Inputs::kExtreme && below(2) ? 255 : rng());
+  for (size_t i = 0; i < codes.size(); ++i) codes.data()[i] = static_cast<uint8_t>(p.inputs == Inputs::kLargest || (p.inputs == Inputs::kExtreme && below(2)) ? 255 : rng());
   const int64_t scale_gap = static_cast<int64_t>(below(2)), scale_size = p.scale_type == 1 ? 4 : 2;
   GuardedBytes scales(static_cast<size_t>(((p.n - 1) * (blocks + scale_gap) + blocks) * scale_size), below(2) * below(4));
   std::vector<double> scale_values(scales.size() / static_cast<size_t>(scale_size));
   for (size_t i = 0; i < scale_values.size(); ++i) {
-    const float s = p.inputs == Inputs::kExact ? 1.0f : real(rng) * 0.05f + (below(2) ? 0.1f : -0.1f);
+    const float s = exact(p) ? 1.0f : real(rng) * 0.05f + (below(2) ? 0.1f : -0.1f);
     if (p.scale_type == 1) {
       std::memcpy(scales.data() + 4 * i, &s, 4);
       scale_values[i] = s;
@@ -130,10 +135,10 @@ void check(const std::vector<Tier>& all, const Problem& p) {
   }
   const int64_t zero_row = (blocks * p.bits + 7) / 8;
   GuardedBytes zeros(static_cast<size_t>(p.zeros_along_n ? (p.n * p.bits + 7) / 8 : p.n * zero_row));
-  for (size_t i = 0; i < zeros.size(); ++i) zeros.data()[i] = static_cast<uint8_t>(rng());
+  for (size_t i = 0; i < zeros.size(); ++i) zeros.data()[i] = static_cast<uint8_t>(p.inputs == Inputs::kLargest ? 0 : rng());
   GuardedBytes bias_bytes(static_cast<size_t>(p.n) * 4);
   for (int64_t j = 0; j < p.n; ++j) {
-    const float b = p.inputs == Inputs::kExact ? static_cast<float>(static_cast<int>(below(64))) : real(rng);
+    const float b = exact(p) ? static_cast<float>(static_cast<int>(below(64))) : real(rng);
     std::memcpy(bias_bytes.data() + 4 * j, &b, 4);
   }
   const float* bias = reinterpret_cast<const float*>(bias_bytes.data());
@@ -157,7 +162,9 @@ void check(const std::vector<Tier>& all, const Problem& p) {
   for (int64_t i = 0; i < p.m; ++i) {
     for (int64_t k = 0; k < p.k; ++k) {
       float& v = x[i * ldx + k];
-      if (p.inputs == Inputs::kExact) {
+      if (p.inputs == Inputs::kLargest) {
+        v = i % 3 == 0 ? 127.0f : i % 3 == 1 ? -127.0f : below(2) ? 127.0f : -127.0f;
+      } else if (p.inputs == Inputs::kExact) {
         // The group scale is a power of two: the quantised codes are these integers, and all sums are exact in float32.
         v = k % 32 == 0 ? (below(2) ? 127.0f : -127.0f) : static_cast<float>(static_cast<int>(below(255)) - 127);
       } else if (p.inputs == Inputs::kExtreme) {
@@ -208,9 +215,9 @@ void check(const std::vector<Tier>& all, const Problem& p) {
   }
 
   for (const Tier& t : all) {
-    const bool power_of_two = (p.block & (p.block - 1)) == 0 && p.block >= (t.int8 ? 32 : 16);
-    if (!t.any_block && !power_of_two && p.block < p.k) continue;
-    const QuantGemm& g = t.table(p.bits == 2 ? 0 : p.bits == 4 ? 1 : 2);
+    const bool power_of_two = (p.block & (p.block - 1)) == 0 && p.block >= t.smallest_block;
+    if (t.smallest_block && !power_of_two && p.block < p.k) continue;
+    const QuantGemm& g = t.tables[t.smallest_block == 0 ? 0 : p.bits == 2 ? 0 : p.bits == 4 ? 1 : 2];
     const size_t prepared_bytes = g.prepared_bytes(p.m, p.k), scratch_bytes = g.scratch_bytes(p.m, p.n, p.k);
     if (prepared_bytes % 64 != 0) describe(t.name, p, "prepared_bytes is not a multiple of 64");
     GuardedBytes prepared(prepared_bytes), scratch((scratch_bytes + 63) / 64 * 64);
@@ -238,7 +245,7 @@ void check(const std::vector<Tier>& all, const Problem& p) {
         const size_t at = static_cast<size_t>(i * p.n + j);
         const double got = whole[static_cast<size_t>(i * ldy + j)], expect = t.int8 ? want8[at] : want[at];
         // Float sums in any order, codes and zeros summed apart: a few roundings of the largest partial sum. Exact inputs round nowhere.
-        const double bound = p.inputs == Inputs::kExact ? 0 : 1e-30 + 1e-6 * (t.int8 ? magnitude8[at] : magnitude[at]);
+        const double bound = exact(p) ? 0 : 1e-30 + 1e-6 * (t.int8 ? magnitude8[at] : magnitude[at]);
         if (!(std::fabs(got - expect) <= bound) || (t.int8 && !(std::fabs(got - want[at]) <= slack8[at] + 1e-6 * magnitude[at] + 1e-30))) {
           char what[160];
           std::snprintf(what, sizeof what, "y[%lld][%lld] is %.9g, want %.9g +- %.3g", static_cast<long long>(i), static_cast<long long>(j), got, expect, bound);
@@ -259,7 +266,7 @@ void check_selection() {
         const QuantGemm& g = quant_gemm(int8, w);
         const std::string isa = quant_gemm_isa(int8, w);
         const bool is_scalar = &g == &kQuantF32Scalar || &g == &kQuantI8Scalar;
-        const bool odd_block = block == 48 || (int8 && block == 16);
+        const bool odd_block = block == 48;
         if (is_scalar != (isa == "scalar") || (odd_block && !is_scalar)) {
           std::printf("FAILED selection: bits %d block %lld gives %s\n", bits, static_cast<long long>(block), isa.c_str());
           ++failures;
@@ -295,9 +302,9 @@ int main(int argc, char** argv) {
     p.zeros = below(2) != 0;
     p.zeros_along_n = p.zeros && p.block >= p.k && below(2) != 0;
     p.bias = below(2) != 0;
-    p.inputs = static_cast<Inputs>(below(3));
-    if (p.inputs == Inputs::kExact && p.bits == 8) p.k = 1 + p.k % 400;  // keeps the sums below 2^24
-    if (p.inputs == Inputs::kExact && p.block < p.k && p.bits == 8 && p.zeros_along_n) p.zeros_along_n = false;
+    p.inputs = static_cast<Inputs>(below(4));
+    if (exact(p) && p.bits == 8) p.k = 1 + p.k % 400;  // keeps the sums below 2^24
+    if (exact(p) && p.block < p.k && p.bits == 8 && p.zeros_along_n) p.zeros_along_n = false;
     check(all, p);
   }
   std::printf("%d rounds, %d failures; tiers:", rounds, failures);

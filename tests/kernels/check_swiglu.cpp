@@ -97,6 +97,8 @@ int main(int argc, char** argv) {
 #if defined(__x86_64__) || defined(_M_X64)
   if (cpu::cpu_features().avx2) each("avx2", cpu::swiglu_avx2);
   if (cpu::cpu_features().avx512) each("avx512", cpu::swiglu_avx512);
+#elif defined(__aarch64__)
+  if (cpu::cpu_features().neon) each("neon", cpu::swiglu_neon);
 #endif
   return failures != 0;
 }

@@ -118,6 +118,8 @@ void same_bits_on_every_instruction_set() {
 #if defined(__x86_64__)
   if (cpu::cpu_features().avx2) tiers.push_back(&cpu::sample_kernels_avx2());
   if (cpu::cpu_features().avx512) tiers.push_back(&cpu::sample_kernels_avx512());
+#elif defined(__aarch64__)
+  if (cpu::cpu_features().neon) tiers.push_back(&cpu::sample_kernels_neon());
 #endif
   std::mt19937 random(11);
   for (int n : {1, 15, 16, 17, 4095, 4096, 4097, 20000}) {
