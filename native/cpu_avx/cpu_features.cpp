@@ -168,6 +168,8 @@ bool amx_permitted() {
   return granted;
 }
 
+bool cpu_may_run(CpuLevel level) { return cpu_features().has(level) && (level != CpuLevel::kAmx || amx_permitted()); }
+
 const char* cpu_level_name(CpuLevel level) { return kNames[static_cast<int>(level)]; }
 
 const char* cpu_override_problem() {

@@ -63,12 +63,14 @@ struct Tiered {
   T kernel;
 };
 
-// The last one that this CPU may use; the first needs nothing.
+// Whether kernels of a tier may run: cpu_features(), and for AMX the system's permission.
+bool cpu_may_run(CpuLevel level);
+
+// The last one that may run; the first needs nothing.
 template <class T, size_t N>
 const Tiered<T>& best_of(const Tiered<T> (&tiers)[N]) {
-  const CpuFeatures& cpu = cpu_features();
   size_t i = N - 1;
-  while (i > 0 && !cpu.has(tiers[i].level)) --i;
+  while (i > 0 && !cpu_may_run(tiers[i].level)) --i;
   return tiers[i];
 }
 

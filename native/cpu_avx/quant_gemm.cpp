@@ -26,6 +26,7 @@ constexpr Tables kInt8[] = {
     {CpuLevel::kAvx2, kQuantI8Avx2},
     {CpuLevel::kAvx2Vnni, kQuantI8Avx2Vnni},
     {CpuLevel::kAvx512Vnni, kQuantI8Avx512Vnni},
+    {CpuLevel::kAmx, kQuantI8Amx},
 #endif
 };
 
@@ -35,6 +36,7 @@ constexpr Tables kInt8Block16[] = {
 #if defined(__x86_64__)
     {CpuLevel::kAvx2, kQuantI8Avx2Block16},
     {CpuLevel::kAvx2Vnni, kQuantI8Avx2VnniBlock16},
+    {CpuLevel::kAmx, kQuantI8AmxBlock16},
 #endif
 };
 

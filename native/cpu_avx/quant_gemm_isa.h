@@ -16,6 +16,7 @@ extern const QuantGemm kQuantF32Avx2[3], kQuantF32Avx512[3];
 extern const QuantGemm kQuantI8Avx2[3], kQuantI8Avx2Block16[3];
 extern const QuantGemm kQuantI8Avx2Vnni[3], kQuantI8Avx2VnniBlock16[3];
 extern const QuantGemm kQuantI8Avx512Vnni[3];
+extern const QuantGemm kQuantI8Amx[3], kQuantI8AmxBlock16[3];
 #endif
 
 }  // namespace hotset::cpu

@@ -18,6 +18,12 @@
 #include "cpu_avx/quant_gemm.h"
 #include "cpu_avx/quant_gemm_isa.h"
 
+#if defined(__x86_64__)
+namespace hotset::cpu {
+extern const QuantGemm kQuantI8EmulatedAmx[3], kQuantI8EmulatedAmxBlock16[3];  // emulated_tiles.cpp
+}
+#endif
+
 namespace {
 
 using namespace hotset::cpu;
@@ -63,6 +69,12 @@ std::vector<Tier> tiers() {
   add(CpuLevel::kAvx2Vnni, "i8 avx2vnni", true, kQuantI8Avx2Vnni, 32);
   add(CpuLevel::kAvx2Vnni, "i8 avx2vnni block 16", true, kQuantI8Avx2VnniBlock16, 16);
   add(CpuLevel::kAvx512Vnni, "i8 avx512vnni", true, kQuantI8Avx512Vnni, 32);
+  add(CpuLevel::kAvx512Vnni, "i8 emulated amx", true, kQuantI8EmulatedAmx, 32);
+  add(CpuLevel::kAvx512Vnni, "i8 emulated amx block 16", true, kQuantI8EmulatedAmxBlock16, 16);
+  if (amx_permitted()) {
+    add(CpuLevel::kAmx, "i8 amx", true, kQuantI8Amx, 32);
+    add(CpuLevel::kAmx, "i8 amx block 16", true, kQuantI8AmxBlock16, 16);
+  }
 #endif
   return list;
 }
@@ -289,7 +301,7 @@ int main(int argc, char** argv) {
     std::mt19937_64 rng(seed * 7919);
     auto below = [&](uint64_t n) { return static_cast<int64_t>(rng() % n); };
     Problem p;
-    const int64_t ms[] = {1, 1, 2, 3, 4, 5, 7, 13, 1 + below(30)};
+    const int64_t ms[] = {1, 1, 2, 3, 4, 5, 7, 13, 1 + below(50)};
     p.m = ms[below(9)];
     p.n = 1 + below(below(3) ? 40 : 140);
     p.k = below(4) == 0 ? 1 + below(90) : below(3) ? 32 * (1 + below(20)) : 1 + below(1200);
