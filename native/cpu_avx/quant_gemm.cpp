@@ -16,6 +16,8 @@ constexpr Tables kExact[] = {
 #if defined(__x86_64__)
     {CpuLevel::kAvx2, kQuantF32Avx2},
     {CpuLevel::kAvx512, kQuantF32Avx512},
+#elif defined(__aarch64__)
+    {CpuLevel::kNeon, kQuantF32Neon},
 #endif
 };
 
@@ -23,10 +25,12 @@ constexpr Tables kExact[] = {
 constexpr Tables kInt8[] = {
     {CpuLevel::kScalar, nullptr},
 #if defined(__x86_64__)
-    {CpuLevel::kAvx2, kQuantI8Avx2},
-    {CpuLevel::kAvx2Vnni, kQuantI8Avx2Vnni},
-    {CpuLevel::kAvx512Vnni, kQuantI8Avx512Vnni},
+    {CpuLevel::kAvx2, kQuantI8Avx2}, {CpuLevel::kAvx2Vnni, kQuantI8Avx2Vnni}, {CpuLevel::kAvx512Vnni, kQuantI8Avx512Vnni},
     {CpuLevel::kAmx, kQuantI8Amx},
+#elif defined(__aarch64__)
+    {CpuLevel::kNeon, kQuantI8Neon},
+    {CpuLevel::kNeonDot, kQuantI8NeonDot},
+    {CpuLevel::kNeonI8mm, kQuantI8NeonI8mm},
 #endif
 };
 
@@ -37,6 +41,10 @@ constexpr Tables kInt8Block16[] = {
     {CpuLevel::kAvx2, kQuantI8Avx2Block16},
     {CpuLevel::kAvx2Vnni, kQuantI8Avx2VnniBlock16},
     {CpuLevel::kAmx, kQuantI8AmxBlock16},
+#elif defined(__aarch64__)
+    {CpuLevel::kNeon, kQuantI8NeonBlock16},
+    {CpuLevel::kNeonDot, kQuantI8NeonDotBlock16},
+    {CpuLevel::kNeonI8mm, kQuantI8NeonI8mmBlock16},
 #endif
 };
 

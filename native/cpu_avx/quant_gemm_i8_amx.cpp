@@ -97,8 +97,8 @@ static void prepare(const float* x, int64_t ldx, int64_t m, int64_t k, int64_t m
 // Scratch of one panel, 512 codes of 32 rows. codes[(chunk * 16 + dword) * PLANES + plane][half] are 4 codes of 16 rows: rows of B.
 struct Panel {
   __m512i codes[kPanelK / 4][2];
-  __m512 scale[32][2];   // [run][half]
-  __m512 offset[32][2];  // 2^(BITS-1) - zero
+  __m512 scale[32][2];     // [run][half]
+  __m512 offset[32][2];    // 2^(BITS-1) - zero
   __m512 d[32], sums[32];  // of 16 rows of x, [run]
   int32_t products[4][kTileRows][16];
 };

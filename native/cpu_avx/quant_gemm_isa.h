@@ -9,14 +9,19 @@ namespace hotset::cpu {
 extern const QuantGemm kQuantF32Scalar;
 extern const QuantGemm kQuantI8Scalar;
 
-#if defined(__x86_64__)
 // Indexed by code width: [0] 2 bits, [1] 4 bits, [2] 8 bits. They serve blocks that are a power of two of at least 16 (F32) or 32 (I8)
 // codes, or that cover the whole row; Block16: of at least 16 codes, slower.
+#if defined(__x86_64__)
 extern const QuantGemm kQuantF32Avx2[3], kQuantF32Avx512[3];
 extern const QuantGemm kQuantI8Avx2[3], kQuantI8Avx2Block16[3];
 extern const QuantGemm kQuantI8Avx2Vnni[3], kQuantI8Avx2VnniBlock16[3];
 extern const QuantGemm kQuantI8Avx512Vnni[3];
 extern const QuantGemm kQuantI8Amx[3], kQuantI8AmxBlock16[3];
+#elif defined(__aarch64__)
+extern const QuantGemm kQuantF32Neon[3];
+extern const QuantGemm kQuantI8Neon[3], kQuantI8NeonBlock16[3];
+extern const QuantGemm kQuantI8NeonDot[3], kQuantI8NeonDotBlock16[3];
+extern const QuantGemm kQuantI8NeonI8mm[3], kQuantI8NeonI8mmBlock16[3];
 #endif
 
 }  // namespace hotset::cpu

@@ -75,6 +75,14 @@ std::vector<Tier> tiers() {
     add(CpuLevel::kAmx, "i8 amx", true, kQuantI8Amx, 32);
     add(CpuLevel::kAmx, "i8 amx block 16", true, kQuantI8AmxBlock16, 16);
   }
+#elif defined(__aarch64__)
+  add(CpuLevel::kNeon, "f32 neon", false, kQuantF32Neon, 16);
+  add(CpuLevel::kNeon, "i8 neon", true, kQuantI8Neon, 32);
+  add(CpuLevel::kNeon, "i8 neon block 16", true, kQuantI8NeonBlock16, 16);
+  add(CpuLevel::kNeonDot, "i8 neondot", true, kQuantI8NeonDot, 32);
+  add(CpuLevel::kNeonDot, "i8 neondot block 16", true, kQuantI8NeonDotBlock16, 16);
+  add(CpuLevel::kNeonI8mm, "i8 neoni8mm", true, kQuantI8NeonI8mm, 32);
+  add(CpuLevel::kNeonI8mm, "i8 neoni8mm block 16", true, kQuantI8NeonI8mmBlock16, 16);
 #endif
   return list;
 }
