@@ -160,6 +160,7 @@ Result<std::unique_ptr<Session>> Session::finish(std::unique_ptr<model::Model> m
   settings.warn = [&s](const std::string& text) { s->log(kLogWarning, text); };
   HOTSET_TRY(report(callbacks, "prepare", 0, 1));
   HOTSET_ASSIGN(s->program_, Program::build(std::move(model), settings, *s->pool_));
+  HOTSET_TRY(s->start_usage());  // the store asks for scores as soon as it is open
   if (s->store_.n_layers() > 0) {
     experts::ExpertStore::Settings store = store_settings(s->options_, planning);
     std::vector<size_t> counted(s->store_.n_layers());  // by layer of the store, the layer of the counters
@@ -174,7 +175,6 @@ Result<std::unique_ptr<Session>> Session::finish(std::unique_ptr<model::Model> m
                                  s->store_.plan().bound_bytes, s->store_.plan().reason.c_str()));
   }
   HOTSET_TRY(report(callbacks, "prepare", 1, 1));
-  HOTSET_TRY(s->start_usage());
   const model::Graph& graph = s->graph();
   for (size_t i = 0; i < graph.inputs.size(); ++i) s->input_names_[graph.values[graph.inputs[i]].name] = static_cast<int>(i);
   for (size_t i = 0; i < graph.outputs.size(); ++i) s->output_names_[graph.values[graph.outputs[i]].name] = static_cast<int>(i);

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Approximate routing in sessions without a GPU: what it drops, against float64, where it acts, and what it reports.
 
-Nothing is cached in these sessions, so every expert counts as cold: replacement has its own tests in experts/test_tail_routes.cpp."""
+Nothing is cached in these sessions, so every expert counts as cold: test_approximate_cache.py is about replacement."""
 
 import hypothesis
 import hypothesis.strategies as st

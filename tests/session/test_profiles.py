@@ -25,7 +25,10 @@ def open_session(entries=(), source=None, log=None, **attributes):
     options.set_log(lambda level, text: log is not None and log.append((level, text)))
     for key, value in entries:
         options.add_session_config_entry(key, str(value))
-    return hotset.InferenceSession(model(n_nodes=2, **attributes) if source is None else source, options)
+    session = hotset.InferenceSession(model(n_nodes=2, **attributes) if source is None else source, options)
+    if log is not None:
+        log.clear()  # of what was said about the model
+    return session
 
 
 def moep(rows, keys=NODES, tokens=5):
