@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # Coverage-guided runs of the fuzz targets (tests/fuzz) with address and undefined behaviour checks, all targets at the same time.
 # usage: tools/fuzz.sh SECONDS [TARGET...]    grows build-fuzz/corpus/TARGET from tests/fuzz/corpus/TARGET, fails on the first finding
-#        tools/fuzz.sh minimise [TARGET...]   writes what covers the most in the fewest files back to tests/fuzz/corpus/TARGET
+#        tools/fuzz.sh minimise [TARGET...]  writes what covers the most in FILES files (90) back to tests/fuzz/corpus/TARGET
 # Needs clang 14 or newer and a Python environment with meson, ninja and nlohmann-json. JOBS=1 limits the compiler processes.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -27,16 +27,16 @@ for target in "${targets[@]}"; do
   grown=$build/corpus/$target kept=tests/fuzz/corpus/$target program=$build/tests/fuzz-fuzz_$target
   mkdir -p "$grown" "$kept"
   if [ "$what" = minimise ]; then
-    smallest=$(mktemp -d "$build/merged.XXXX")
-    "$program" -merge=1 -timeout=60 "$smallest" "$kept" "$grown" 2>&1 | tail -1
-    rm -rf "$kept"
-    mv "$smallest" "$kept"
-    chmod 755 "$kept"
+    rm -rf "$build/merged" "$build/control"
+    mkdir "$build/merged"
+    "$program" -merge=1 -use_counters=0 -timeout=600 -rss_limit_mb=4096 -merge_control_file="$build/control" "$build/merged" "$kept" \
+      "$grown" >"$build/$target.merge.log" 2>&1
+    "$python" tests/fuzz/pick_corpus.py "$build/control" "$kept" "${FILES:-90}"
     continue
   fi
   cp "$kept"/* "$grown"/ 2>/dev/null || true
   # -timeout is wall time and generous: a machine that does other work is no finding.
-  "$program" -max_total_time="$what" -max_len=8192 -timeout=60 -rss_limit_mb=4096 -print_final_stats=1 \
+  "$program" -max_total_time="$what" -max_len=8192 -timeout=600 -rss_limit_mb=4096 -print_final_stats=1 \
     -artifact_prefix="$build/finding-$target-" "$grown" >"$build/$target.log" 2>&1 &
   running+=($!)
 done
