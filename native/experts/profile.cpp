@@ -7,6 +7,7 @@
 #include <charconv>
 #include <cmath>
 #include <cstring>
+#include <limits>
 #include <map>
 
 namespace hotset::experts {
@@ -156,7 +157,8 @@ class Line {
   }
   template <class T>
   bool number(T* out) {
-    const std::string_view text = word();
+    std::string_view text = word();
+    if (text.size() > 1 && text[0] == '+' && text[1] != '-') text.remove_prefix(1);
     const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), *out);
     return error == std::errc() && end == text.data() + text.size();
   }
@@ -184,6 +186,7 @@ struct TextRecord {
 
 bool read_record(std::string_view text, TextRecord* out) {
   Line line(text);
+  line.space();
   if (!line.quoted(&out->node.scope) || !line.space() || !line.number(&out->node.index) || !line.space()) return false;
   out->node.op_type = line.word();
   if (out->node.op_type.empty() || !line.space() || !line.number(&out->expert) || !line.space() || !line.number(&out->value)) return false;
@@ -213,13 +216,14 @@ class TextReader {
                    node.op_type.c_str(), shown(r.node.op_type).c_str());
     HOTSET_FAIL_IF(r.expert < 0 || r.expert >= node.n_experts, invalid_argument, "line %zu: expert %lld, but node %s has %lld", line,
                    static_cast<long long>(r.expert), place.c_str(), static_cast<long long>(node.n_experts));
-    const float value = static_cast<float>(r.value);
-    HOTSET_FAIL_IF(!is_popularity(value), invalid_argument, "line %zu: value %g, expected a finite number of at least 0", line, r.value);
+    HOTSET_FAIL_IF(!std::isfinite(r.value) || r.value < 0, invalid_argument, "line %zu: value %g, expected a finite number of at least 0",
+                   line, r.value);
     char& seen = seen_[n][static_cast<size_t>(r.expert)];
     HOTSET_FAIL_IF(seen, invalid_argument, "line %zu: duplicate of expert %lld of node %s", line, static_cast<long long>(r.expert),
                    place.c_str());
     seen = 1;
-    profile_.popularity[n][static_cast<size_t>(r.expert)] = value;
+    profile_.popularity[n][static_cast<size_t>(r.expert)] =
+        static_cast<float>(std::min<double>(r.value, std::numeric_limits<float>::max()));
     return {};
   }
   Profile take() { return std::move(profile_); }

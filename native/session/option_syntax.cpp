@@ -151,6 +151,11 @@ bool is_digit_flag(std::string_view value) { return value == "0" || value == "1"
 bool is_word_flag(std::string_view value) { return is_digit_flag(value) || equals(value, "true") || equals(value, "false"); }
 bool is_unit_real(std::string_view value) { return parse_unit_real(value).has_value(); }
 bool is_strict_real(std::string_view value) { return parse_strict_real(value).has_value(); }
+bool is_strict_double(std::string_view value) {
+  double number = 0;
+  const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), number);
+  return error == std::errc() && end == value.data() + value.size() && std::isfinite(number) && number >= 0;
+}
 bool is_node_overrides(std::string_view value) { return parse_node_overrides(value).has_value(); }
 
 bool is_offload_mode(std::string_view value) {

@@ -40,6 +40,7 @@ bool is_digit_flag(std::string_view value);  // 0 or 1 only
 bool is_word_flag(std::string_view value);   // also true and false in any case
 bool is_unit_real(std::string_view value);
 bool is_strict_real(std::string_view value);
+bool is_strict_double(std::string_view value);  // the same, as a float64 reads it
 bool is_node_overrides(std::string_view value);
 bool is_offload_mode(std::string_view value);
 bool is_cpu_execution(std::string_view value);

@@ -71,6 +71,7 @@ Result<UsageOptions> read_usage_options(const Options& options) {
   HOTSET_TRY(read_decay(options, &usage.decay));
   const char* const profile = "session.moe.offload.popularity_file";
   HOTSET_TRY(check_same(options, profile, kStateFile));
+  HOTSET_FAIL_IF(options.is_set(kStateFile) && options.get(kStateFile).empty(), invalid_argument, "option '%s' names no file", kStateFile);
   usage.profile_file = options.get(options.is_set(kStateFile) ? kStateFile : profile);
   usage.save_file = options.get("hotset.popularity_save_file");
   usage.tail = read_tail(options);

@@ -96,6 +96,8 @@ void test_text() {
   const Rows expected{{0, 0, 12}, {3.5f, 0}, {0, 7}};
   CHECK(rows("\"main\" 0 MoE 2 12\n\"main\" 1 QMoE 0 3.5\n\"main/4/11:then_branch\" 0 MoE 1 7\n") == expected);
   CHECK(rows("\"main\" 1 QMoE 0 3.5\r\n\"main/4/11:then_branch\" 0 MoE 1 7.0e0 \r\n\"main\" 0 MoE 2 12") == expected);
+  CHECK(rows(" \"main\" +0 MoE 2 +12\n\"main\"\t01 QMoE  0 3.5\n\"main/4/11:then_branch\" 0 MoE 1 7\n") == expected);
+  CHECK(rows("\"main\" 0 MoE 2 1e300\n") == (Rows{{0, 0, std::numeric_limits<float>::max()}, {0, 0}, {0, 0}}));
   CHECK(rows("") == (Rows{{0, 0, 0}, {0, 0}, {0, 0}}));
 
   const auto refused = [&](const std::string& lines) { return refusal(head + "\"main\" 0 MoE 0 1\n" + lines, nodes); };
@@ -105,10 +107,9 @@ void test_text() {
   CHECK(has(refused("\"main\" 0 MoE 3 1\n"), "line 3: expert 3, but node 'main' 0 has 3"));
   CHECK(has(refused("\"main\" 0 MoE -1 1\n"), "line 3: expert -1"));
   CHECK(has(refused("\"main\" 0 MoE 1 1\n\"main\" 0 MoE 0 2\n"), "line 4: duplicate of expert 0"));
-  for (const char* value : {"-1", "nan", "inf", "1e39", "-inf"})
-    CHECK(has(refused("\"main\" 0 MoE 1 " + std::string(value)), "line 3: value"));
+  for (const char* value : {"-1", "nan", "inf", "-inf"}) CHECK(has(refused("\"main\" 0 MoE 1 " + std::string(value)), "line 3: value"));
   for (const char* line : {"", "\"main\" 0 MoE 1", "\"main\" 0 MoE 1 2 3", "main 0 MoE 1 2", "\"main 0 MoE 1 2", "\"main\" x MoE 1 2",
-                           "\"main\" 0 MoE 1 2x", "\"main\"0 MoE 1 2", " \"main\" 0 MoE 1 2", "\"main\" 0 MoE 99999999999999999999 2",
+                           "\"main\" 0 MoE 1 2x", "\"main\"0 MoE 1 2", "\"main\" 0 MoE 1 +-2", "\"main\" 0 MoE 99999999999999999999 2",
                            "\"main\" 0 MoE 1 1e999", "\"main\\", "\x01\xff"})
     CHECK(has(refused(std::string(line) + "\n\"main\" 0 MoE 1 2"), "line 3: ") && has(refused(std::string(line) + "\n"), "is malformed"));
   CHECK(has(refusal("moe_expert_state 2\n", nodes), "line 1: header"));

@@ -135,6 +135,77 @@ def test_options_that_contradict_are_refused(entries, words):
     assert all(word in str(error.value) for word in words)
 
 
+ALPHA, BETA, FILE = (f"session.moe_expert_counter_{name}" for name in ("alpha", "beta", "state_file"))
+AS_ONNXRUNTIME = [
+    *[[("session.enable_moe_expert_counting", value)] for value in ("0", "1", "", "true", " 1")],
+    *[[("session.enable_moe_expert_statistics", value), (ALPHA, "0.5")] for value in ("0", "1")],
+    *[[COUNTING, (ALPHA, value)] for value in ("0", "0.9", "-0", "1e-60", "1", "1.5", "-1", " .5", "+.5", "0x1p-1", "nan", "inf", "")],
+    *[[COUNTING, (ALPHA, alpha), (BETA, beta)] for alpha, beta in (("1", "0"), (".6", ".4"), (".6", ".5"), ("0", "1"))],
+    *[[COUNTING, (BETA, value)] for value in ("0", "0.1", "0.2", "x")],
+    *[[(key, value)] for key, value in ((ALPHA, "0.5"), (BETA, "0.1"), (FILE, "x"))],
+    [COUNTING, (FILE, "")],
+    [COUNTING, (FILE, "no/such/file")],
+]
+HEADER = "moe_expert_state 1\n"
+STATE_FILES = [
+    "",
+    HEADER,
+    "moe_expert_state 1",
+    "moe_expert_state 1 \n",
+    "moe_expert_state 2\n",
+    HEADER + "\n",
+    *[
+        HEADER + line + "\n"
+        for line in (
+            '"main" 0 MoE 2 12',
+            '"main" 0 MoE 2 12\r',
+            ' "main"\t0  MoE +2 +1.5 ',
+            '"main" 00 MoE 02 1e300',
+            '"main" 0 MoE 6 1',
+            '"main" 0 QMoE 1 1',
+            '"main" 2 MoE 1 1',
+            '"other" 0 MoE 1 1',
+            "main 0 MoE 1 1 1",
+            '"main" 0 MoE 1',
+            '"main" 0 MoE 1 1 1',
+            '"main" 0 MoE 1 0x10',
+            '"main" 0 MoE 1 1e400',
+            '"main" 0 MoE 1 -1',
+            '"main" 0 MoE 1 nan',
+            '"main" 0 MoE 1 1\n"main" 0 MoE 1 1',
+            '"main" 0 MoE 1 1\n\n"main" 0 MoE 2 1',
+        )
+    ],
+]
+
+
+def is_taken(module, entries):
+    options = module.SessionOptions()
+    options.log_severity_level = 4
+    try:
+        for key, value in entries:
+            options.add_session_config_entry(key, value)
+        module.InferenceSession(model(n_nodes=2), options, providers=["CPUExecutionProvider"])
+    except Exception:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("entries", AS_ONNXRUNTIME, ids=str)
+def test_onnxruntime_takes_and_refuses_the_same_options(entries):
+    onnxruntime = pytest.importorskip("onnxruntime")
+    assert is_taken(hotset, entries) == is_taken(onnxruntime, entries)
+
+
+@pytest.mark.parametrize("content", STATE_FILES)
+def test_onnxruntime_takes_and_refuses_the_same_state_files(tmp_path, content):
+    onnxruntime = pytest.importorskip("onnxruntime")
+    path = tmp_path / "state.txt"
+    path.write_text(content, newline="")
+    entries = [COUNTING, (FILE, str(path))]
+    assert is_taken(hotset, entries) == is_taken(onnxruntime, entries)
+
+
 @pytest.mark.parametrize("key", ["session.enable_moe_expert_counting", "session.enable_moe_expert_statistics"])
 @pytest.mark.parametrize("value", ["", "true", "2", " 1"])
 def test_switches_are_0_or_1(key, value):
