@@ -121,14 +121,14 @@ template <int BITS, int MR, bool ZEROS>
 static void few_rows(const QuantMatrix& w, const float* x, int64_t ldx, int64_t n0, int64_t n1, const float* bias, float* y, int64_t ldy) {
   const int shift = block_shift(w);
   const __m512 table = code_table<BITS>();
-  const Quarters quarters = Quarters::make(n0, n1);
+  const auto streams = Streams<4>::make(n0, n1);
   const ScaleStream scales = ScaleStream::make(w);
-  for (int64_t j = 0; j < quarters.size; ++j) {
+  for (int64_t j = 0; j < streams.size; ++j) {
     __m512 sum[4][MR];
     int64_t row[4];
     const uint8_t* codes[4];
     for (int r = 0; r < 4; ++r) {
-      row[r] = quarters.row(j, r);
+      row[r] = streams.row(j, r);
       scales.prefetch(row[r]);
       codes[r] = w.codes + row[r] * w.row_bytes;
       for (int m = 0; m < MR; ++m) sum[r][m] = _mm512_setzero_ps();
@@ -139,7 +139,7 @@ static void few_rows(const QuantMatrix& w, const float* x, int64_t ldx, int64_t 
       few_rows_chunk<BITS, MR, false, ZEROS>(w, chunk, ldx, row, codes, k0, shift, table, sum);
     if (k0 < w.k) few_rows_chunk<BITS, MR, true, ZEROS>(w, chunk, ldx, row, codes, k0, shift, table, sum);
 
-    for (int m = 0; m < MR; ++m) quarters.store(j, sum4(sum[0][m], sum[1][m], sum[2][m], sum[3][m]), bias, y + m * ldy);
+    for (int m = 0; m < MR; ++m) streams.store(j, sum4(sum[0][m], sum[1][m], sum[2][m], sum[3][m]), bias, y + m * ldy);
   }
 }
 
@@ -231,8 +231,9 @@ static void many_rows_tiles(const Panel* panel, const float* x, int64_t ldx, int
     many_rows_tile<BITS, MR>(panel, x, ldx, i, dwords, out); \
     break;
       HOTSET_TILE(1)
-      HOTSET_TILE(2) HOTSET_TILE(3) HOTSET_TILE(4) HOTSET_TILE(5) HOTSET_TILE(6) HOTSET_TILE(7) HOTSET_TILE(8) HOTSET_TILE(9)
-          HOTSET_TILE(10) HOTSET_TILE(11) HOTSET_TILE(12)
+      HOTSET_TILE(2)
+      HOTSET_TILE(3) HOTSET_TILE(4) HOTSET_TILE(5) HOTSET_TILE(6) HOTSET_TILE(7) HOTSET_TILE(8) HOTSET_TILE(9) HOTSET_TILE(10)
+          HOTSET_TILE(11) HOTSET_TILE(12)
 #undef HOTSET_TILE
     }
     i += size;

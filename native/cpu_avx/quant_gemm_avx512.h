@@ -91,22 +91,23 @@ HOTSET_INLINE __m512i zeros_of(const QuantMatrix& w, int64_t n, const Blocks& b)
   return _mm512_and_si512(_mm512_or_si512(low, high), _mm512_set1_epi32((1 << BITS) - 1));
 }
 
-// A product with few rows reads W once. Four rows of W at a time share the loads of x, and they come from the four quarters of the
-// range of columns: four long streams that the hardware reads ahead, where four rows side by side start new ones with every page.
-// The hardware stops at the end of a page, so every line is also asked for this many bytes before its use.
+// A product with few rows reads W once. R rows of W at a time share the loads of x, and they come from R equal parts of the range of
+// columns: long streams that the hardware reads ahead, where rows side by side start new ones with every page. The hardware stops at
+// the end of a page, so every line is also asked for this many bytes before its use.
 constexpr int64_t kAhead = 2048;
 
-struct Quarters {
+template <int R>
+struct Streams {
   int64_t n0, n1, size;
 
-  static inline __attribute__((always_inline)) Quarters make(int64_t n0, int64_t n1) { return {n0, n1, (n1 - n0 + 3) / 4}; }
+  static inline __attribute__((always_inline)) Streams make(int64_t n0, int64_t n1) { return {n0, n1, (n1 - n0 + R - 1) / R}; }
   // Row r of step j; rows past the end repeat the last one.
   inline __attribute__((always_inline)) int64_t row(int64_t j, int r) const { return smaller(n0 + r * size + j, n1 - 1); }
   // Stores the sums of step j.
   inline __attribute__((always_inline)) void store(int64_t j, __m128 sums, const float* bias, float* y) const {
     float values[4];
     _mm_storeu_ps(values, sums);
-    for (int r = 0; r < 4; ++r) {
+    for (int r = 0; r < R; ++r) {
       const int64_t n = n0 + r * size + j;
       if (n < n1) y[n] = bias ? values[r] + bias[n] : values[r];
     }
@@ -125,6 +126,38 @@ struct ScaleStream {
   }
   inline __attribute__((always_inline)) void prefetch(int64_t row) const {
     for (int64_t at = 0; at < row_bytes; at += 64) _mm_prefetch(ahead + row * row_bytes + at, _MM_HINT_T0);
+  }
+};
+
+// The bytes of a panel that will be unpacked next: rows of W from n on, `codes` codes of each from k0 on. They lie far apart, so the
+// hardware does not read them ahead; tiles of the present panel ask for a part each.
+struct PanelAhead {
+  const uint8_t* codes;
+  const char* scales;
+  int64_t row_bytes, scale_row_bytes, code_lines, lines, total;
+
+  static inline __attribute__((always_inline)) PanelAhead make(const QuantMatrix& w, int64_t n, int64_t n1, int64_t k0, int64_t panel_k,
+                                                               int64_t panel_n, int shift) {
+    const int64_t k = smaller(panel_k, w.k - k0), size = w.scale_type == 1 ? 4 : 2;
+    PanelAhead p;
+    p.row_bytes = w.row_bytes;
+    p.scale_row_bytes = w.scale_stride * size;
+    p.codes = w.codes + n * w.row_bytes + k0 * w.bits / 8;
+    p.scales = (const char*)w.scales + n * p.scale_row_bytes + (k0 >> shift) * size;
+    p.code_lines = (k * w.bits / 8 + 63) / 64;
+    p.lines = p.code_lines + ((((k - 1) >> shift) + 1) * size + 63) / 64;
+    p.total = smaller(panel_n, n1 - n) * p.lines;
+    return p;
+  }
+  inline __attribute__((always_inline)) void prefetch(int64_t part, int64_t parts) const {
+    const int64_t end = total * (part + 1) / parts;
+    int64_t at = total * part / parts, row = at / lines, line = at % lines;
+    for (; at < end; ++at) {
+      const char* p =
+          line < code_lines ? (const char*)codes + row * row_bytes + 64 * line : scales + row * scale_row_bytes + 64 * (line - code_lines);
+      _mm_prefetch(p, _MM_HINT_T1);
+      if (++line == lines) line = 0, ++row;
+    }
   }
 };
 

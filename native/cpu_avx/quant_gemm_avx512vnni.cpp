@@ -15,7 +15,8 @@ namespace {
 
 using namespace avx512;
 
-constexpr int kFewRows = 3;  // most rows of x that the lanes-along-K method takes
+constexpr int kFewRows = 8;  // most rows of x that the lanes-along-K method takes, four at a time
+constexpr int64_t kFewRowsN = 64;
 constexpr int64_t kPanelK = 512;
 constexpr int kPanelN = 32;
 constexpr int64_t kRowsInCache = 1 << 20;  // bytes of prepared rows that stay in a second-level cache beside a panel
@@ -128,12 +129,12 @@ HOTSET_INLINE __m512i dot_chunk(__m512i sum, __m512i bytes, const int8_t* q) {
   return sum;
 }
 
-// One chunk of four rows of W by MR rows of x; `index` spreads the scales of its groups over the lanes.
-template <int BITS, int MR, bool PARTIAL>
-HOTSET_INLINE void few_rows_chunk(const uint8_t* const codes[4], int64_t at, int64_t bytes_left, const int8_t* q, int64_t stride,
-                                  __m512i index, const __m512 scale[4][MR], __m512 sum[4][MR]) {
+// One chunk of R rows of W by MR rows of x; `index` spreads the scales of its groups over the lanes.
+template <int BITS, int R, int MR, bool PARTIAL>
+HOTSET_INLINE void few_rows_chunk(const uint8_t* const codes[R], int64_t at, int64_t bytes_left, const int8_t* q, int64_t stride,
+                                  __m512i index, const __m512 scale[R][MR], __m512 sum[R][MR]) {
 #pragma GCC unroll 4
-  for (int r = 0; r < 4; ++r) {
+  for (int r = 0; r < R; ++r) {
     const __m512i bytes = PARTIAL ? _mm512_maskz_loadu_epi8(first64(bytes_left), codes[r] + at) : _mm512_loadu_si512(codes[r] + at);
     if (!PARTIAL) _mm_prefetch((const char*)codes[r] + at + kAhead, _MM_HINT_T0);
     for (int m = 0; m < MR; ++m) {
@@ -143,7 +144,7 @@ HOTSET_INLINE void few_rows_chunk(const uint8_t* const codes[4], int64_t at, int
   }
 }
 
-template <int BITS, int MR, bool ZEROS>
+template <int BITS, int R, int MR, bool ZEROS>
 static void few_rows(const QuantMatrix& w, const Row<BITS>& rows, int64_t i, int64_t n0, int64_t n1, const float* bias, float* y,
                      int64_t ldy) {
   constexpr int64_t kChunk = 512 / BITS;
@@ -154,68 +155,64 @@ static void few_rows(const QuantMatrix& w, const Row<BITS>& rows, int64_t i, int
   __m512i index[BITS];
   for (int c = 0; c < BITS; ++c)
     index[c] = _mm512_add_epi32(_mm512_srli_epi32(lane, BITS == 8 ? 3 : BITS == 4 ? 2 : 1), _mm512_set1_epi32(16 / BITS * c));
-  const Quarters quarters = Quarters::make(n0, n1);
+  const __m512 middle = _mm512_set1_ps(1 << (BITS - 1));
+  const auto streams = Streams<R>::make(n0, n1);
   const ScaleStream scales = ScaleStream::make(w);
-  for (int64_t j = 0; j < quarters.size; ++j) {
-    __m512 sum[4][MR], shifted[4][MR];
-    int64_t row[4];
-    const uint8_t* codes[4];
-    for (int r = 0; r < 4; ++r) {
-      row[r] = quarters.row(j, r);
+  for (int64_t j = 0; j < streams.size; ++j) {
+    __m512 sum[R][MR];
+    int64_t row[R];
+    const uint8_t* codes[R];
+    for (int r = 0; r < R; ++r) {
+      row[r] = streams.row(j, r);
       scales.prefetch(row[r]);
       codes[r] = w.codes + row[r] * w.row_bytes;
-      for (int m = 0; m < MR; ++m) sum[r][m] = shifted[r][m] = _mm512_setzero_ps();
+      for (int m = 0; m < MR; ++m) sum[r][m] = _mm512_setzero_ps();
     }
     for (int64_t k0 = 0; k0 < w.k; k0 += 512) {
       const bool full = w.k - k0 >= 512;
       const float* d = rows.d(i) + k0 / 32;
-      __m512 scale[4][MR];
-      const auto use_scales = [&](int r, __m512 s, __m512 zero) __attribute__((always_inline)) {
+      const Blocks blocks = blocks_at(k0, w.k, 5, shift);
+      __m512 scale[R][MR];
+      for (int r = 0; r < R; ++r) {
+        const __m512 s =
+            plain && full ? _mm512_loadu_ps((const char*)w.scales + 4 * (row[r] * w.scale_stride + k0 / 32)) : scales_of(w, row[r], blocks);
+        const __m512 zero = ZEROS ? _mm512_cvtepi32_ps(zeros_of<BITS>(w, row[r], blocks)) : middle;
         for (int m = 0; m < MR; ++m) {
+          // Lane g takes zero * sum of q of group g: all lanes are summed in the end.
           const float* dm = (const float*)((const char*)d + m * stride);
           scale[r][m] = _mm512_mul_ps(s, _mm512_load_ps(dm));
-          const __m512 q_sum = _mm512_load_ps(dm + rows.groups);
-          shifted[r][m] = _mm512_fmadd_ps(scale[r][m], ZEROS ? _mm512_mul_ps(zero, q_sum) : q_sum, shifted[r][m]);
+          sum[r][m] = _mm512_fnmadd_ps(_mm512_mul_ps(zero, _mm512_load_ps(dm + rows.groups)), scale[r][m], sum[r][m]);
         }
-      };
-      if (plain && full && !ZEROS) {
-        for (int r = 0; r < 4; ++r)
-          use_scales(r, _mm512_loadu_ps((const char*)w.scales + 4 * (row[r] * w.scale_stride + k0 / 32)), _mm512_setzero_ps());
-      } else {
-        const Blocks blocks = blocks_at(k0, w.k, 5, shift);
-        for (int r = 0; r < 4; ++r)
-          use_scales(r, scales_of(w, row[r], blocks), ZEROS ? _mm512_cvtepi32_ps(zeros_of<BITS>(w, row[r], blocks)) : _mm512_setzero_ps());
       }
       const int8_t* q = rows.q(i) + k0;
       if (full) {
 #pragma GCC unroll 8
-        for (int c = 0; c < BITS; ++c) few_rows_chunk<BITS, MR, false>(codes, 64 * c, 64, q + kChunk * c, stride, index[c], scale, sum);
-        for (int r = 0; r < 4; ++r) codes[r] += 64 * BITS;
+        for (int c = 0; c < BITS; ++c) few_rows_chunk<BITS, R, MR, false>(codes, 64 * c, 64, q + kChunk * c, stride, index[c], scale, sum);
+        for (int r = 0; r < R; ++r) codes[r] += 64 * BITS;
       } else {
         const int64_t bytes = ((w.k - k0) * BITS + 7) / 8;
         for (int c = 0; 64 * c < bytes; ++c) {
           if (bytes - 64 * c >= 64)
-            few_rows_chunk<BITS, MR, false>(codes, 64 * c, 64, q + kChunk * c, stride, index[c], scale, sum);
+            few_rows_chunk<BITS, R, MR, false>(codes, 64 * c, 64, q + kChunk * c, stride, index[c], scale, sum);
           else
-            few_rows_chunk<BITS, MR, true>(codes, 64 * c, bytes - 64 * c, q + kChunk * c, stride, index[c], scale, sum);
+            few_rows_chunk<BITS, R, MR, true>(codes, 64 * c, bytes - 64 * c, q + kChunk * c, stride, index[c], scale, sum);
         }
       }
     }
-    const __m512 zero = _mm512_set1_ps(ZEROS ? 1 : 1 << (BITS - 1));
     for (int m = 0; m < MR; ++m) {
-      for (int r = 0; r < 4; ++r) sum[r][m] = _mm512_fnmadd_ps(zero, shifted[r][m], sum[r][m]);
-      quarters.store(j, sum4(sum[0][m], sum[1][m], sum[2][m], sum[3][m]), bias, y + (i + m) * ldy);
+      const __m128 sums = sum4(sum[0][m], sum[1][m], sum[R > 2 ? 2 : 0][m], sum[R > 2 ? 3 : 0][m]);
+      streams.store(j, sums, bias, y + (i + m) * ldy);
     }
   }
 }
 
-template <int BITS, int MR>
+template <int BITS, int R, int MR>
 static void few_rows_any(const QuantMatrix& w, const Row<BITS>& rows, int64_t i, int64_t n0, int64_t n1, const float* bias, float* y,
                          int64_t ldy) {
   if (w.zero_points)
-    few_rows<BITS, MR, true>(w, rows, i, n0, n1, bias, y, ldy);
+    few_rows<BITS, R, MR, true>(w, rows, i, n0, n1, bias, y, ldy);
   else
-    few_rows<BITS, MR, false>(w, rows, i, n0, n1, bias, y, ldy);
+    few_rows<BITS, R, MR, false>(w, rows, i, n0, n1, bias, y, ldy);
 }
 
 // ---- many rows: lanes along N -------------------------------------------------------------------------------------------------------
@@ -312,8 +309,13 @@ static void many_rows_tile(const Panel* panel, const Row<BITS>& rows, int64_t i,
 }
 
 template <int BITS, bool ZEROS>
-static void many_rows_tiles(const Panel* panel, const Row<BITS>& rows, int64_t m0, int64_t m1, int64_t k0, int groups, const Store& out) {
+static void many_rows_tiles(const Panel* panel, const Row<BITS>& rows, int64_t m0, int64_t m1, int64_t k0, int groups,
+                            const PanelAhead& next, const Store& out) {
+  const int64_t parts = (m1 - m0 + 5) / 6;
+  int64_t part = 0;
   for (int64_t i = m0; i < m1;) {
+    next.prefetch(part, parts);
+    ++part;
     // Tiles of 6 rows; a remainder of 1 or 2 is shared with the tile before it.
     const int64_t left = m1 - i;
     const int64_t tile = left >= 9 || left == 6 ? 6 : left > 6 ? (left + 1) / 2 : left;
@@ -341,15 +343,37 @@ static void many_rows_tiles(const Panel* panel, const Row<BITS>& rows, int64_t m
   }
 }
 
+// What follows the panel at (n, k0): along a row of panels, or down a column of them. Past the last one, nothing of use.
+HOTSET_INLINE PanelAhead next_panel(const QuantMatrix& w, int64_t n, int64_t n1, int64_t k0, bool along_k, int64_t n0, int shift) {
+  if (along_k)
+    k0 += kPanelK;
+  else
+    n += kPanelN;
+  if (along_k && k0 >= w.k) n += kPanelN, k0 = 0;
+  if (!along_k && n >= n1) n = n0, k0 += kPanelK;
+  if (n >= n1 || k0 >= w.k) n = n1, k0 = 0;
+  return PanelAhead::make(w, n, n1, k0, kPanelK, kPanelN, shift);
+}
+
 template <int BITS>
 static void multiply(const QuantMatrix& w, const void* prepared, int64_t m, int64_t m0, int64_t m1, int64_t n0, int64_t n1,
                      const float* bias, float* y, int64_t ldy, void* scratch) {
   if (n0 >= n1) return;
   const Row<BITS> rows = Row<BITS>::make(prepared, w.k);
   if (m <= kFewRows) {
-    if (m1 - m0 == 1) few_rows_any<BITS, 1>(w, rows, m0, n0, n1, bias, y, ldy);
-    if (m1 - m0 == 2) few_rows_any<BITS, 2>(w, rows, m0, n0, n1, bias, y, ldy);
-    if (m1 - m0 == 3) few_rows_any<BITS, 3>(w, rows, m0, n0, n1, bias, y, ldy);
+    // The second four rows of x find these rows of W in the cache.
+    const int64_t n_step = m1 - m0 <= 4 ? n1 - n0 : kFewRowsN;
+    for (int64_t n = n0; n < n1; n += n_step) {
+      const int64_t end = smaller(n1, n + n_step);
+      for (int64_t i = m0; i < m1;) {
+        const int64_t left = m1 - i, tile = left <= 4 ? left : left < 8 ? (left + 1) / 2 : 4;
+        if (tile == 1) few_rows_any<BITS, 4, 1>(w, rows, i, n, end, bias, y, ldy);
+        if (tile == 2) few_rows_any<BITS, 4, 2>(w, rows, i, n, end, bias, y, ldy);
+        if (tile == 3) few_rows_any<BITS, 2, 3>(w, rows, i, n, end, bias, y, ldy);
+        if (tile == 4) few_rows_any<BITS, 2, 4>(w, rows, i, n, end, bias, y, ldy);
+        i += tile;
+      }
+    }
     return;
   }
   // One panel after the other. Prepared rows that do not stay in the cache are walked a column of panels at a time.
@@ -364,10 +388,11 @@ static void multiply(const QuantMatrix& w, const void* prepared, int64_t m, int6
       unpack_panel<BITS>(w, n, n1, k0, shift, panel);
       const int groups = (int)((smaller(kPanelK, w.k - k0) + 31) / 32);
       const Store out = {bias ? bias + n : nullptr, y + n, ldy, {first16(n1 - n), first16(n1 - n - 16)}, k0 == 0, k0 + kPanelK >= w.k};
+      const PanelAhead next = next_panel(w, n, n1, k0, rows_fit, n0, shift);
       if (w.zero_points)
-        many_rows_tiles<BITS, true>(panel, rows, m0, m1, k0, groups, out);
+        many_rows_tiles<BITS, true>(panel, rows, m0, m1, k0, groups, next, out);
       else
-        many_rows_tiles<BITS, false>(panel, rows, m0, m1, k0, groups, out);
+        many_rows_tiles<BITS, false>(panel, rows, m0, m1, k0, groups, next, out);
     }
   }
 }
