@@ -397,7 +397,12 @@ void ExpertCache::reader(bool may_fill) {
       code = Code::out_of_memory;
     }
     lock.lock();
+    const bool was_all = is_all_ready();
     finish_request(request, code, std::move(text));
+    if (!settings_.filled || was_all || !is_all_ready()) continue;
+    lock.unlock();
+    settings_.filled();
+    lock.lock();
   }
 }
 

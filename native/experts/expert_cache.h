@@ -47,6 +47,7 @@ class ExpertCache {
   struct Settings {
     bool paged = false;                                      // frames stand for pages of the mapping; nothing is copied
     bool fill = false;                                       // there are frames for all: idle readers fill them
+    std::function<void()> filled;                            // called once by a reader when all have been filled; does not throw
     std::function<double(int group, int64_t expert)> score;  // how much an expert is used; empty: all the same
   };
   // Starts the readers. Throws std::bad_alloc and std::system_error.
@@ -82,6 +83,8 @@ class ExpertCache {
   bool is_ready(int group, int64_t expert) const;
   bool is_all_ready() const { return n_ready_.load(std::memory_order_acquire) == n_parts_; }
   int64_t frames(int pool) const { return pools_[static_cast<size_t>(pool)].n_frames; }
+
+  size_t bytes_of_frame(int pool) const { return pools_[static_cast<size_t>(pool)].frame_bytes; }
 
   struct Stats {
     uint64_t hits = 0, misses = 0, evictions = 0, bytes_read = 0, failures = 0;

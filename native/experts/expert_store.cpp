@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <tuple>
 
 namespace hotset::experts {
 namespace {
@@ -137,15 +138,20 @@ Status ExpertStore::open_cache(const Settings& settings, std::span<const std::sh
           HOTSET_ASSIGN(reader, model::FileReader::open(files[static_cast<size_t>(tensor->file)]));
         }
         group.pieces.push_back({reader.get(), tensor->offset, tensor->bytes, 0});
-        const uint64_t all = tensor->bytes * static_cast<uint64_t>(layer.tensors.n_experts);
-        if (plan_.home == ExpertHome::paged) reader->expect_random_access(tensor->offset, all);
-        if (!plan_.holds_all) reader->drop(tensor->offset, all);  // what others have left in the page cache counts too
       }
     }
   }
   ExpertCache::Settings cache;
   cache.paged = plan_.home == ExpertHome::paged;
   cache.fill = plan_.holds_all;
+  list_ranges();
+  if (plan_.holds_all) {
+    cache.filled = [this] { drop_file_pages(); };
+  } else {
+    drop_file_pages();  // what others have left in the page cache counts too
+    for (const Range& range : ranges_)
+      if (cache.paged) readers_[static_cast<size_t>(range.file)]->expect_random_access(range.from, range.to - range.from);
+  }
   if (settings.score)
     cache.score = [score = settings.score, layer_of_group](int group, int64_t expert) {
       return score(layer_of_group[static_cast<size_t>(group)], expert);
@@ -156,6 +162,29 @@ Status ExpertStore::open_cache(const Settings& settings, std::span<const std::sh
     return fail(Code::out_of_memory, "cannot allocate %zu bytes for experts", plan_.frames_bytes());
   }
   return {};
+}
+
+// Tensors that follow each other are one range: the system keeps pages in larger pieces, which only a range around them drops.
+void ExpertStore::list_ranges() {
+  constexpr uint64_t kGap = uint64_t{64} << 10;
+  for (const auto& layer : layers_)
+    for (const auto& pieces : layer->pieces)
+      for (const ExpertTensor* tensor : pieces)
+        ranges_.push_back({tensor->file, tensor->offset, tensor->offset + tensor->bytes * static_cast<uint64_t>(layer->tensors.n_experts)});
+  std::sort(ranges_.begin(), ranges_.end(),
+            [](const Range& a, const Range& b) { return std::tie(a.file, a.from) < std::tie(b.file, b.from); });
+  size_t n = 0;
+  for (const Range& range : ranges_) {
+    if (n > 0 && ranges_[n - 1].file == range.file && range.from <= ranges_[n - 1].to + kGap)
+      ranges_[n - 1].to = std::max(ranges_[n - 1].to, range.to);
+    else
+      ranges_[n++] = range;
+  }
+  ranges_.resize(n);
+}
+
+void ExpertStore::drop_file_pages() const {
+  for (const Range& range : ranges_) readers_[static_cast<size_t>(range.file)]->drop(range.from, range.to - range.from);
 }
 
 size_t ExpertStore::table_bytes() const {

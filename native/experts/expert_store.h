@@ -79,12 +79,19 @@ class ExpertStore {
   static void list_pieces(Layer* layer);
   Status open_cache(const Settings& settings, std::span<const std::shared_ptr<model::MappedFile>> files);
   int64_t frames(int layer, int part) const;
+  void list_ranges();
+  void drop_file_pages() const;
   void fill_tables();
   void point(const Layer& layer, int part, int64_t expert, int32_t frame, ExpertBytes* out) const;
 
   std::vector<std::unique_ptr<Layer>> layers_;
   std::vector<std::shared_ptr<model::MappedFile>> files_;
   std::vector<std::unique_ptr<model::FileReader>> readers_;  // by file, null where no expert lies
+  struct Range {
+    int file;
+    uint64_t from, to;
+  };
+  std::vector<Range> ranges_;  // of files that hold experts
   StorePlan plan_;
   size_t fixed_bytes_ = 0;
   bool is_open_ = false;
