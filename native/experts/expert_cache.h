@@ -47,8 +47,8 @@ class ExpertCache {
   struct Settings {
     bool paged = false;                                      // frames stand for pages of the mapping; nothing is copied
     bool fill = false;                                       // there are frames for all: idle readers fill them
-    std::function<void()> filled;                            // called once by a reader when all have been filled; does not throw
     std::function<double(int group, int64_t expert)> score;  // how much an expert is used; empty: all the same
+    std::function<void()> filled;                            // called once by a reader when all have been filled; does not throw
   };
   // Starts the readers. Throws std::bad_alloc and std::system_error.
   ExpertCache(std::vector<PartGroup> groups, const std::vector<FramePool>& pools, Settings settings);

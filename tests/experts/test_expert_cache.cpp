@@ -100,7 +100,7 @@ bool is_there(ExpertCache& cache, int64_t expert) { return cache.is_ready(0, exp
 void which_goes() {
   const File file;
   std::vector<double> used(kExperts, 0.0);
-  ExpertCache cache(file.groups(), pools(file, 4), {false, false, [&](int, int64_t e) { return used[static_cast<size_t>(e)]; }});
+  ExpertCache cache(file.groups(), pools(file, 4), {false, false, [&](int, int64_t e) { return used[static_cast<size_t>(e)]; }, {}});
   for (int64_t e : {0, 1, 2, 3, 0}) expect(use(cache, 0, e), "bytes");
   expect(use(cache, 0, 4) && !is_there(cache, 1) && is_there(cache, 0), "of equals the oldest goes");
   used[2] = 0.5;
@@ -115,7 +115,7 @@ void which_goes() {
 
 void many_threads(bool paged) {
   const File file;
-  ExpertCache cache(file.groups(), pools(file, 6), {paged, false, {}});
+  ExpertCache cache(file.groups(), pools(file, 6), {paged, false, {}, {}});
   std::vector<std::thread> threads;
   for (unsigned t = 0; t < 6; ++t)
     threads.emplace_back([&, t] {
@@ -148,11 +148,14 @@ void many_threads(bool paged) {
 
 void filled() {
   const File file;
-  ExpertCache cache(file.groups(), pools(file, kExperts), {false, true, {}});
+  std::atomic<int> n_filled{0};
+  ExpertCache cache(file.groups(), pools(file, kExperts), {false, true, {}, [&] { ++n_filled; }});
   expect(use(cache, 1, 17), "asked for while the rest is read");
   const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(60);
   while (!cache.is_all_ready() && std::chrono::steady_clock::now() < end) std::this_thread::sleep_for(std::chrono::milliseconds(2));
   expect(cache.is_all_ready(), "idle readers read everything");
+  while (n_filled == 0 && std::chrono::steady_clock::now() < end) std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  expect(n_filled == 1, "that is told once");
   for (int g = 0; g < kGroups; ++g)
     for (int64_t e = 0; e < kExperts; ++e) expect(has_bytes(cache, cache.frame_of(g, e), g, e), "bytes of what was filled");
   expect(cache.stats().evictions == 0, "nothing was given up");
