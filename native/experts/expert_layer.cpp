@@ -26,6 +26,33 @@ struct Group {
   int32_t job;  // index of its first job of kRowsPerJob rows
 };
 
+// Row jobs times ranges of columns. The last quarter of the row jobs has ranges a quarter as wide, so that threads end together.
+class Grid {
+ public:
+  Grid(int64_t n_row_jobs, int64_t n_columns, int64_t step, int n_threads) : n_row_jobs_(n_row_jobs), n_columns_(n_columns), step_(step) {
+    fine_step_ = n_threads > 1 ? fine(step) : step;
+    coarse_ = n_threads > 1 ? n_row_jobs - ceil_div(n_row_jobs, 4) : n_row_jobs;
+  }
+  static int64_t fine(int64_t step) { return ceil_div(ceil_div(step, 4), WeightMatrix::kColumnStep) * WeightMatrix::kColumnStep; }
+
+  int64_t n_jobs() const { return coarse_ * ceil_div(n_columns_, step_) + (n_row_jobs_ - coarse_) * ceil_div(n_columns_, fine_step_); }
+
+  struct Job {
+    int64_t row_job, n0, n;
+  };
+  Job job(int64_t i) const {
+    const int64_t ranges = ceil_div(n_columns_, step_), n_coarse = coarse_ * ranges;
+    if (i < n_coarse) return range(i / ranges, i % ranges, step_);
+    const int64_t fine_ranges = ceil_div(n_columns_, fine_step_);
+    return range(coarse_ + (i - n_coarse) / fine_ranges, (i - n_coarse) % fine_ranges, fine_step_);
+  }
+
+ private:
+  Job range(int64_t row_job, int64_t i, int64_t step) const { return {row_job, i * step, std::min(step, n_columns_ - i * step)}; }
+
+  int64_t n_row_jobs_, n_columns_, step_, fine_step_, coarse_;
+};
+
 // A piece of the call, and where its buffers lie in the workspace:
 //
 //   float_x [tokens][hidden]     only when x is not float32
@@ -245,13 +272,14 @@ class Piece {
     const MatrixForm& form = layer_.fc1.form();
     const int64_t bytes_per_feature = static_cast<int64_t>(form.weight_bytes()) / std::max<int64_t>(layer_.inter, 1);
     const int64_t step = columns_per_job(layer_.inter, plan_.fc1_features, n_row_jobs, call_.pool->size(), bytes_per_feature);
-    const int64_t ranges = ceil_div(layer_.inter, step);
+    const Grid grid(n_row_jobs, layer_.inter, step, call_.pool->size());
     float* const h = at<float>(plan_.h);
-    jobs(n_row_jobs * ranges, true, [&, two](int64_t i, int thread) {
-      const RowJob job = row_job(first + i / ranges);
+    jobs(grid.n_jobs(), true, [&, two](int64_t i, int thread) {
+      const auto [row_job_index, i0, n] = grid.job(i);
+      const RowJob job = row_job(first + row_job_index);
       const Group& g = *job.group;
       if (!wait(0, g)) return;
-      const int64_t i0 = i % ranges * step, n = std::min(step, layer_.inter - i0), rows = job.m1 - job.m0;
+      const int64_t rows = job.m1 - job.m0;
       const int64_t width = two || layer_.pairing == Pairing::separate ? 2 * n : n;
       float* const a = reinterpret_cast<float*>(scratch(thread));
       void* const space = scratch(thread) + round_up_64(static_cast<size_t>(rows * width) * sizeof(float));
@@ -298,8 +326,13 @@ class Piece {
     const int64_t bytes_per_column = static_cast<int64_t>(form.weight_bytes()) / std::max<int64_t>(form.n, 1) * n_groups_;
     const int64_t step = columns_per_job(layer_.hidden, plan_.fc2_columns, 1, call_.pool->size(), bytes_per_column);
     if (call_.fetch) call_.fetch->next(1, 0);
-    jobs(ceil_div(layer_.hidden, step), true, [&](int64_t i, int thread) {
-      const int64_t n0 = i * step, n = std::min(step, layer_.hidden - n0);
+    // The last quarter of the columns goes in jobs a quarter as wide.
+    const bool cut = call_.pool->size() > 1;
+    const int64_t coarse = cut ? layer_.hidden * 3 / 4 / step * step : ceil_div(layer_.hidden, step) * step, fine_step = Grid::fine(step);
+    const int64_t n_coarse = coarse / step, n_fine = cut ? ceil_div(layer_.hidden - coarse, fine_step) : 0;
+    jobs(n_coarse + n_fine, true, [&](int64_t i, int thread) {
+      const int64_t n0 = i < n_coarse ? i * step : coarse + (i - n_coarse) * fine_step;
+      const int64_t n = std::min(i < n_coarse ? step : fine_step, layer_.hidden - n0);
       float* const line = reinterpret_cast<float*>(scratch(thread));
       float* const rows = line + plan_.fc2_columns;
       for (int64_t g = 0; g < n_groups_; ++g) {
@@ -319,11 +352,11 @@ class Piece {
     const MatrixForm& form = layer_.fc2.form();
     const int64_t bytes_per_column = static_cast<int64_t>(form.weight_bytes()) / std::max<int64_t>(form.n, 1);
     const int64_t step = columns_per_job(layer_.hidden, plan_.fc2_columns, n_row_jobs, call_.pool->size(), bytes_per_column);
-    const int64_t ranges = ceil_div(layer_.hidden, step);
+    const Grid grid(n_row_jobs, layer_.hidden, step, call_.pool->size());
     float* const rows = at<float>(plan_.rows);
-    jobs(n_row_jobs * ranges, true, [&](int64_t i, int thread) {
-      const RowJob job = row_job(first + i / ranges);
-      const int64_t n0 = i % ranges * step, n = std::min(step, layer_.hidden - n0);
+    jobs(grid.n_jobs(), true, [&](int64_t i, int thread) {
+      const auto [row_job_index, n0, n] = grid.job(i);
+      const RowJob job = row_job(first + row_job_index);
       float* const y = rows + (job.group->row + job.m0) * layer_.hidden + n0;
       float* const line = reinterpret_cast<float*>(scratch(thread));
       fc2_rows(job, n0, n, y, layer_.hidden, line, line + plan_.fc2_columns);
