@@ -219,12 +219,14 @@ static void many_rows_tile(const Panel* panel, const float* x, int64_t ldx, int6
 }
 
 template <int BITS>
-static void many_rows_tiles(const Panel* panel, const float* x, int64_t ldx, int64_t m0, int64_t m1, int dwords, const Store& out) {
+static void many_rows_tiles(const Panel* panel, const float* x, int64_t ldx, int64_t m0, int64_t m1, int dwords, const PanelAhead& next,
+                            const Store& out) {
   // Tiles of at most 12 rows and of nearly equal size.
   const int64_t tiles = (m1 - m0 + 11) / 12;
   int64_t i = m0;
   for (int64_t t = 0; t < tiles; ++t) {
     const int64_t size = (m1 - i + (tiles - t) - 1) / (tiles - t);
+    next.prefetch(t, tiles);
     switch (size) {
 #define HOTSET_TILE(MR)                                      \
   case MR:                                                   \
@@ -232,8 +234,9 @@ static void many_rows_tiles(const Panel* panel, const float* x, int64_t ldx, int
     break;
       HOTSET_TILE(1)
       HOTSET_TILE(2)
-      HOTSET_TILE(3) HOTSET_TILE(4) HOTSET_TILE(5) HOTSET_TILE(6) HOTSET_TILE(7) HOTSET_TILE(8) HOTSET_TILE(9) HOTSET_TILE(10)
-          HOTSET_TILE(11) HOTSET_TILE(12)
+      HOTSET_TILE(3)
+      HOTSET_TILE(4) HOTSET_TILE(5) HOTSET_TILE(6) HOTSET_TILE(7) HOTSET_TILE(8) HOTSET_TILE(9) HOTSET_TILE(10) HOTSET_TILE(11)
+          HOTSET_TILE(12)
 #undef HOTSET_TILE
     }
     i += size;
@@ -280,13 +283,14 @@ static void multiply(const QuantMatrix& w, const void* prepared, int64_t m, int6
   for (int64_t outer = rows_fit ? n0 : 0; outer < outer_end; outer += outer_step) {
     for (int64_t inner = inner_begin; inner < inner_end; inner += inner_step) {
       const int64_t n = rows_fit ? outer : inner, k0 = rows_fit ? inner : outer;
+      const PanelAhead next = PanelAhead::after(w, n, n0, n1, k0, kPanelN, kPanelK, rows_fit, shift);
       if (w.zero_points)
         decode_panel<BITS, true>(w, n, n1, k0, shift, panel);
       else
         decode_panel<BITS, false>(w, n, n1, k0, shift, panel);
       const int dwords = (int)((smaller(kPanelK, w.k - k0) + kSteps<BITS> - 1) / kSteps<BITS>);
       const Store out = {bias ? bias + n : nullptr, y + n, ldy, {first16(n1 - n), first16(n1 - n - 16)}, k0 == 0, k0 + kPanelK >= w.k};
-      many_rows_tiles<BITS>(panel, x + k0 / kChunk<BITS> * kChunkFloats<BITS>, ldx, m0, m1, dwords, out);
+      many_rows_tiles<BITS>(panel, x + k0 / kChunk<BITS> * kChunkFloats<BITS>, ldx, m0, m1, dwords, next, out);
     }
   }
 }

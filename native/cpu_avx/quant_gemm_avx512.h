@@ -149,6 +149,20 @@ struct PanelAhead {
     p.total = smaller(panel_n, n1 - n) * p.lines;
     return p;
   }
+  // What follows the panel at (n, k0), along a row of panels or down a column of them; nothing after the last one.
+  static inline __attribute__((always_inline)) PanelAhead after(const QuantMatrix& w, int64_t n, int64_t n0, int64_t n1, int64_t k0,
+                                                                int64_t panel_n, int64_t panel_k, bool along_k, int shift) {
+    if (along_k) {
+      k0 += panel_k;
+      if (k0 >= w.k) n += panel_n, k0 = 0;
+    } else {
+      n += panel_n;
+      if (n >= n1) n = n0, k0 += panel_k;
+    }
+    if (n >= n1 || k0 >= w.k) n = n1, k0 = 0;
+    return make(w, n, n1, k0, panel_k, panel_n, shift);
+  }
+  // Asks for one of `parts` equal parts.
   inline __attribute__((always_inline)) void prefetch(int64_t part, int64_t parts) const {
     const int64_t end = total * (part + 1) / parts;
     int64_t at = total * part / parts, row = at / lines, line = at % lines;

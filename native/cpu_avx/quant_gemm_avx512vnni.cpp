@@ -343,18 +343,6 @@ static void many_rows_tiles(const Panel* panel, const Row<BITS>& rows, int64_t m
   }
 }
 
-// What follows the panel at (n, k0): along a row of panels, or down a column of them. Past the last one, nothing of use.
-HOTSET_INLINE PanelAhead next_panel(const QuantMatrix& w, int64_t n, int64_t n1, int64_t k0, bool along_k, int64_t n0, int shift) {
-  if (along_k)
-    k0 += kPanelK;
-  else
-    n += kPanelN;
-  if (along_k && k0 >= w.k) n += kPanelN, k0 = 0;
-  if (!along_k && n >= n1) n = n0, k0 += kPanelK;
-  if (n >= n1 || k0 >= w.k) n = n1, k0 = 0;
-  return PanelAhead::make(w, n, n1, k0, kPanelK, kPanelN, shift);
-}
-
 template <int BITS>
 static void multiply(const QuantMatrix& w, const void* prepared, int64_t m, int64_t m0, int64_t m1, int64_t n0, int64_t n1,
                      const float* bias, float* y, int64_t ldy, void* scratch) {
@@ -388,7 +376,7 @@ static void multiply(const QuantMatrix& w, const void* prepared, int64_t m, int6
       unpack_panel<BITS>(w, n, n1, k0, shift, panel);
       const int groups = (int)((smaller(kPanelK, w.k - k0) + 31) / 32);
       const Store out = {bias ? bias + n : nullptr, y + n, ldy, {first16(n1 - n), first16(n1 - n - 16)}, k0 == 0, k0 + kPanelK >= w.k};
-      const PanelAhead next = next_panel(w, n, n1, k0, rows_fit, n0, shift);
+      const PanelAhead next = PanelAhead::after(w, n, n0, n1, k0, kPanelN, kPanelK, rows_fit, shift);
       if (w.zero_points)
         many_rows_tiles<BITS, true>(panel, rows, m0, m1, k0, groups, next, out);
       else
