@@ -6,11 +6,14 @@
 #include "cpu_avx/convert.h"
 #include "cpu_avx/elementwise.h"
 #include "cpu_avx/float_gemm.h"
+#include "cpu_avx/minifloat_columns.h"
+#include "cpu_avx/minifloat_gemm.h"
 #include "cpu_avx/norm.h"
 #include "cpu_avx/quant_gemm.h"
 #include "cpu_avx/sample_row.h"
 #include "cpu_avx/sm80_rows.h"
 #include "cpu_avx/swiglu.h"
+#include "cpu_avx/weight_rows.h"
 
 namespace hotset::cpu {
 
@@ -22,6 +25,10 @@ std::vector<KernelChoice> kernel_choices() {
     w.block = block;
     return quant_gemm_isa(int8_activations, w);
   };
+  const auto along_n = [](bool int8_activations) {
+    const MinifloatColumns* kernel = minifloat_columns(int8_activations);
+    return kernel ? kernel->name : minifloat_gemm(int8_activations).name;
+  };
   return {
       {"int2 weights, float activations", quantised(false, 2, 32)},
       {"int2 weights, int8 activations", quantised(true, 2, 32)},
@@ -30,6 +37,11 @@ std::vector<KernelChoice> kernel_choices() {
       {"int4 weights in blocks of 16, int8 activations", quantised(true, 4, 16)},
       {"int8 weights, float activations", quantised(false, 8, 32)},
       {"int8 weights, int8 activations", quantised(true, 8, 32)},
+      {"FP4 and FP8 weights, float activations", minifloat_gemm(false).name},
+      {"FP4 weights, int8 activations", minifloat_gemm(true).name},
+      {"FP4 weights along N, float activations", along_n(false)},
+      {"FP4 weights along N, int8 activations", along_n(true)},
+      {"3-bit and transposed rows", weight_rows().name},
       {"float weights", float_gemm().name},
       {"attention", attention_isa()},
       {"float16 and bfloat16 to float32", convert_isa()},

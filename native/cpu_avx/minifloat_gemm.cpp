@@ -3,29 +3,39 @@
 #include "cpu_avx/minifloat_gemm.h"
 
 #include <cmath>
+#include <iterator>
 
 #include "cpu_avx/cpu_features.h"
 #include "cpu_avx/minifloat_gemm_isa.h"
 
 namespace hotset::cpu {
+namespace {
+
+constexpr Tiered<const MinifloatGemm*> kExact[] = {
+    {CpuLevel::kScalar, &kMinifloatF32Scalar},
+#if defined(__x86_64__)
+    {CpuLevel::kAvx2, &kMinifloatF32Avx2},
+    {CpuLevel::kAvx512, &kMinifloatF32Avx512},
+#endif
+};
+constexpr Tiered<const MinifloatGemm*> kInt8[] = {
+    {CpuLevel::kScalar, &kMinifloatI8Scalar},
+#if defined(__x86_64__)
+    {CpuLevel::kAvx2, &kMinifloatI8Avx2},
+    {CpuLevel::kAvx512Vnni, &kMinifloatI8Avx512Vnni},
+#endif
+};
+static_assert(std::size(kExact) == std::size(kInt8));
+
+}  // namespace
 
 const MinifloatGemm* minifloat_gemm_at(bool int8_activations, int i) {
-  const MinifloatGemm* list[4] = {int8_activations ? &kMinifloatI8Scalar : &kMinifloatF32Scalar};
-  int count = 1;
-#if defined(__x86_64__)
-  const CpuFeatures& cpu = cpu_features();
-  if (cpu.avx2) list[count++] = int8_activations ? &kMinifloatI8Avx2 : &kMinifloatF32Avx2;
-  if (!int8_activations && cpu.avx512) list[count++] = &kMinifloatF32Avx512;
-  if (int8_activations && cpu.avx512vnni) list[count++] = &kMinifloatI8Avx512Vnni;
-#endif
-  return i < count ? list[i] : nullptr;
+  if (static_cast<size_t>(i) >= std::size(kExact)) return nullptr;
+  const Tiered<const MinifloatGemm*>& tier = (int8_activations ? kInt8 : kExact)[i];
+  return cpu_may_run(tier.level) ? tier.kernel : nullptr;
 }
 
-const MinifloatGemm& minifloat_gemm(bool int8_activations) {
-  const MinifloatGemm* best = minifloat_gemm_at(int8_activations, 0);
-  for (int i = 1; const MinifloatGemm* next = minifloat_gemm_at(int8_activations, i); ++i) best = next;
-  return *best;
-}
+const MinifloatGemm& minifloat_gemm(bool int8_activations) { return *(int8_activations ? best_of(kInt8) : best_of(kExact)).kernel; }
 
 void round_to_int8(const float* x, int64_t k, float* out) {
   for (int64_t g = 0; g < k; g += 32) {

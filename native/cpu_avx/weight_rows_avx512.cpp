@@ -70,8 +70,9 @@ inline void transpose_tile(const uint8_t* src, ptrdiff_t src_stride, int64_t col
 void transpose_nibbles(const uint8_t* src, ptrdiff_t src_stride, int64_t columns, int64_t k, uint8_t* dst, ptrdiff_t dst_stride) {
   for (int64_t p = 0; p < k; p += 32) {
     for (int64_t c = 0; c < columns; c += 128) {
-      for (int64_t i = 32; i < 64; ++i) _mm_prefetch(reinterpret_cast<const char*>(src + (p + i) * src_stride + c / 2), _MM_HINT_T0);
-      transpose_tile(src + p * src_stride + c / 2, src_stride, columns - c, k - p, dst + c * dst_stride + p / 2, dst_stride);
+      for (int64_t i = 64; i < 96; ++i) _mm_prefetch(reinterpret_cast<const char*>(src + (p + i) * src_stride + c / 2), _MM_HINT_T0);
+      const int64_t width = columns - c < 128 ? columns - c : 128;
+      transpose_tile(src + p * src_stride + c / 2, src_stride, width, k - p, dst + c * dst_stride + p / 2, dst_stride);
     }
   }
 }

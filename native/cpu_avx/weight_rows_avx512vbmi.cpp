@@ -41,7 +41,7 @@ void widen_3_to_4(const uint8_t* src, int64_t count, uint8_t* dst) {
 }  // namespace
 
 void weight_rows_avx512vbmi(WeightRows* rows) {
-  rows->name = "avx512vbmi";
+  rows->name = "avx512vnni";  // the tier that VBMI is an extra of
   rows->widen_3_to_4 = widen_3_to_4;
 }
 

@@ -13,7 +13,7 @@ namespace {
 
 constexpr int64_t kFewRoutes = 128;               // up to here FC2 and the sum are one region
 constexpr size_t kPieceBytes = size_t{96} << 20;  // of the buffers that grow with routes
-constexpr int64_t kRowsPerJob = 256, kFeaturesPerJob = 256;
+constexpr int64_t kRowsPerJob = 256;
 constexpr int64_t kInlineFloats = 24 << 10;  // prepared by the caller rather than by a region of its own
 
 constexpr size_t round_up_64(size_t n) { return (n + 63) & ~size_t{63}; }
@@ -78,8 +78,10 @@ Plan make_plan(const ExpertLayer& layer, int64_t tokens, int n_threads) {
   p.max_groups = std::min(layer.n_experts, p.routes);
   p.one_token = tokens == 1;
   p.few = p.routes <= kFewRoutes && p.max_groups <= layer.together;
-  p.fc1_features = std::min(ceil_div(layer.inter, WeightMatrix::kColumnStep) * WeightMatrix::kColumnStep, kFeaturesPerJob);
-  p.fc2_columns = std::min(ceil_div(layer.hidden, WeightMatrix::kColumnStep) * WeightMatrix::kColumnStep, kFeaturesPerJob);
+  p.fc1_features =
+      std::min(ceil_div(layer.inter, WeightMatrix::kColumnStep) * WeightMatrix::kColumnStep, layer.fc1.columns_of_job(p.routes));
+  p.fc2_columns =
+      std::min(ceil_div(layer.hidden, WeightMatrix::kColumnStep) * WeightMatrix::kColumnStep, layer.fc2.columns_of_job(p.routes));
 
   size_t at = 0;
   const auto place = [&at](size_t bytes) {
@@ -324,7 +326,9 @@ class Piece {
   void fc2_and_sum() {
     const MatrixForm& form = layer_.fc2.form();
     const int64_t bytes_per_column = static_cast<int64_t>(form.weight_bytes()) / std::max<int64_t>(form.n, 1) * n_groups_;
-    const int64_t step = columns_per_job(layer_.hidden, plan_.fc2_columns, 1, call_.pool->size(), bytes_per_column);
+    // Where wide ranges are read best, one a thread.
+    const int64_t ranges_together = plan_.fc2_columns > WeightMatrix::kUsualColumns ? 4 : 1;
+    const int64_t step = columns_per_job(layer_.hidden, plan_.fc2_columns, ranges_together, call_.pool->size(), bytes_per_column);
     if (call_.fetch) call_.fetch->next(1, 0);
     // The last quarter of the columns goes in jobs a quarter as wide.
     const bool cut = call_.pool->size() > 1;

@@ -15,7 +15,7 @@ namespace hotset::experts {
 namespace {
 
 // Converted at a time: they stay in a near cache while rows are multiplied. Columns packed along N come in lines of 128.
-constexpr int64_t kStagedColumns = 64, kTransposedColumns = 128;
+constexpr int64_t kStagedColumns = 64, kTransposedColumns = 256;
 
 constexpr size_t round_up_64(size_t n) { return (n + 63) & ~size_t{63}; }
 size_t dtype_bytes(DType t) { return static_cast<size_t>(dtype_bits(t)) / 8; }
@@ -80,6 +80,7 @@ WeightMatrix::WeightMatrix(const MatrixForm& form, bool int8_activations) : form
   if (is_minifloat()) {
     mini_ = &cpu::minifloat_gemm(int8_activations && form.is_fp4());
     rounds_ = int8_activations && form.storage == Storage::fp8;
+    if (form.storage == Storage::fp4_by_n) by_n_ = cpu::minifloat_columns(int8_activations);
     if (!int8_activations || rounds_) dense_ = &cpu::float_gemm();
     isa_ = mini_->name;
     return;
@@ -104,11 +105,13 @@ size_t WeightMatrix::prepared_bytes(int64_t m) const {
   if (quant_) return quant_->prepared_bytes(m, form_.k);
   const size_t plain = dense_ ? round_up_64(static_cast<size_t>(form_.k) * sizeof(float)) : 0;
   if (!mini_) return round_up_64(static_cast<size_t>(m * form_.k) * sizeof(float));
-  return static_cast<size_t>(m) * std::max(plain, mini_->prepared_bytes(form_.is_fp4() ? 4 : 8, 1, form_.k));
+  const size_t by_n = by_n_ ? by_n_->prepared_bytes(1, form_.k) : 0;
+  return static_cast<size_t>(m) * std::max({plain, by_n, mini_->prepared_bytes(form_.is_fp4() ? 4 : 8, 1, form_.k)});
 }
 
 void WeightMatrix::prepare(const float* x, int64_t ldx, int64_t m, int64_t m0, int64_t m1, void* prepared) const {
   if (quant_) return quant_->prepare(x, ldx, m, form_.k, m0, m1, prepared);
+  if (walks_columns(m)) return by_n_->prepare(x, ldx, form_.k, m0, m1, prepared);
   if (mini_ && !needs_floats(m)) return mini_->prepare(form_.is_fp4() ? 4 : 8, rounds_, x, ldx, form_.k, m0, m1, prepared);
   for (int64_t i = m0; i < m1 && form_.k > 0; ++i) {
     float* const row = static_cast<float*>(prepared) + i * form_.k;
@@ -120,6 +123,7 @@ void WeightMatrix::prepare(const float* x, int64_t ldx, int64_t m, int64_t m0, i
 }
 
 int64_t WeightMatrix::columns_at_once(int64_t m, int64_t n) const {
+  if (walks_columns(m)) return n;
   if (needs_floats(m)) return std::min(n, kStagedColumns);
   if (form_.storage == Storage::fp4_by_n) return std::min(n, kTransposedColumns);
   // As many as kernels take at once when each is used but a few times; 8 columns of 2-bit codes are tiled together.
@@ -135,7 +139,8 @@ int64_t WeightMatrix::staged_row_bytes() const {
 
 WeightMatrix::Parts WeightMatrix::parts(int64_t m, int64_t n) const {
   Parts p{};
-  if (stages_codes()) p.codes = round_up_64(static_cast<size_t>(n * staged_row_bytes()));
+  if (walks_columns(m)) p.kernel = by_n_->scratch_bytes(m, n);
+  if (stages_codes() && !walks_columns(m)) p.codes = round_up_64(static_cast<size_t>(n * staged_row_bytes()));
   if (needs_floats(m)) p.floats = round_up_64(static_cast<size_t>(n * form_.k) * sizeof(float));
   const bool stages_zero_points = form_.zero_points == ZeroPoints::bytes || form_.zero_points == ZeroPoints::along_n ||
                                   (form_.zero_points == ZeroPoints::packed && form_.bits == 3);
@@ -147,8 +152,13 @@ WeightMatrix::Parts WeightMatrix::parts(int64_t m, int64_t n) const {
 }
 
 size_t WeightMatrix::scratch_bytes(int64_t m, int64_t n) const {
-  const Parts p = parts(m, columns_at_once(m, n));
-  return p.codes + p.floats + p.zero_points + p.bias + p.kernel;
+  // Fewer rows may go another way.
+  size_t most = 0;
+  for (const int64_t rows : {m, std::min(m, kDirectRows)}) {
+    const Parts p = parts(rows, columns_at_once(rows, n));
+    most = std::max(most, p.codes + p.floats + p.zero_points + p.bias + p.kernel);
+  }
+  return most;
 }
 
 void WeightMatrix::multiply(const MatrixBytes& bytes, const void* prepared, int64_t m, int64_t m0, int64_t m1, int64_t n0, int64_t n1,
@@ -202,6 +212,12 @@ void WeightMatrix::multiply_dense(const MatrixBytes& bytes, const Range& r) cons
 void WeightMatrix::multiply_minifloats(const MatrixBytes& bytes, const Range& r) const {
   cpu::MinifloatMatrix w = minifloats(form_, bytes);
   const float* const bias = floats_of_bias(bytes, r);
+  if (walks_columns(r.m)) {
+    w.codes = bytes.weights;
+    w.row_bytes = form_.n / 2;
+    by_n_->multiply(w, r.prepared, r.m0, r.m1, r.n0, r.n1, bias ? rebased(bias, r.n0) : nullptr, rebased(r.y, r.n0), r.ldy, r.kernel);
+    return;
+  }
   if (form_.storage == Storage::fp4_by_n) {
     const int64_t row_bytes = staged_row_bytes();
     cpu::weight_rows().transpose_nibbles(bytes.weights + r.n0 / 2, form_.n / 2, r.n(), form_.k, r.codes, row_bytes);

@@ -7,6 +7,7 @@
 
 #include "base/dtype.h"
 #include "cpu_avx/float_gemm.h"
+#include "cpu_avx/minifloat_columns.h"
 #include "cpu_avx/minifloat_gemm.h"
 #include "cpu_avx/quant_gemm.h"
 
@@ -61,6 +62,7 @@ struct MatrixBytes {
 // The product y = x W^T + bias for one form, with the kernels of this CPU.
 class WeightMatrix {
  public:
+  static constexpr int64_t kUsualColumns = 256;
   static constexpr int64_t kColumnStep = 16;  // ranges of columns that begin at its multiples share no cache line of y
 
   WeightMatrix() = default;
@@ -70,6 +72,10 @@ class WeightMatrix {
 
   const MatrixForm& form() const { return form_; }
   const char* isa() const { return isa_; }
+
+  // Most columns that a job should take when up to m rows meet matrices of this form. Files that run along N are read in long runs
+  // only by wide jobs.
+  int64_t columns_of_job(int64_t m) const { return by_n_ && m <= 8 * kDirectRows ? 2048 : kUsualColumns; }
 
   // m rows together never need more than m times the bytes of one row.
   size_t prepared_bytes(int64_t m) const;
@@ -93,6 +99,8 @@ class WeightMatrix {
   bool stages_codes() const { return form_.storage == Storage::sm80 || form_.storage == Storage::fp4_by_n || form_.bits == 3; }
   // Few rows of x meet minifloats as they are. Many are worth the floats of a few columns.
   bool needs_floats(int64_t m) const { return is_minifloat() && dense_ && m > kDirectRows; }
+  // Along N, few rows meet the bytes as they are; otherwise columns are transposed.
+  bool walks_columns(int64_t m) const { return by_n_ && m <= kDirectRows; }
   int64_t columns_at_once(int64_t m, int64_t n) const;
   int64_t staged_row_bytes() const;
   void multiply_dense(const MatrixBytes& bytes, const Range& r) const;
@@ -105,10 +113,11 @@ class WeightMatrix {
   MatrixForm form_;
   int kernel_bits_ = 0;  // of the codes that the kernel sees
   const char* isa_ = "";
-  bool rounds_ = false;                       // fp8 with int8 activations
-  const cpu::QuantGemm* quant_ = nullptr;     // of integers
-  const cpu::MinifloatGemm* mini_ = nullptr;  // of fp4 and fp8
-  const cpu::FloatGemm* dense_ = nullptr;     // of floats, and of many rows with exact activations by fp4 and fp8
+  bool rounds_ = false;                          // fp8 with int8 activations
+  const cpu::QuantGemm* quant_ = nullptr;        // of integers
+  const cpu::MinifloatGemm* mini_ = nullptr;     // of fp4 and fp8
+  const cpu::MinifloatColumns* by_n_ = nullptr;  // of fp4 along N, where the CPU has them
+  const cpu::FloatGemm* dense_ = nullptr;        // of floats, and of many rows with exact activations by fp4 and fp8
 };
 
 // Columns of a job, a multiple of kColumnStep up to `most` (itself one): enough jobs for all threads to end together, none too

@@ -243,8 +243,9 @@ void bench_case(const Case& c, std::vector<uint8_t>& memory, int64_t n, int64_t 
   std::vector<float> x(static_cast<size_t>(m * k), 0.5f), y(static_cast<size_t>(m * n));
   Aligned prepared(w.prepared_bytes(m));
   std::vector<std::unique_ptr<Aligned>> scratch;
-  for (int t = 0; t < threads; ++t) scratch.push_back(std::make_unique<Aligned>(w.scratch_bytes(m, n)));
+  for (int t = 0; t < threads; ++t) scratch.push_back(std::make_unique<Aligned>(w.scratch_bytes(m, 2 * w.columns_of_job(m))));
   w.prepare(x.data(), k, m, 0, m, prepared.data());
+  const int64_t job = 2 * w.columns_of_job(m);  // as FC1 of a layer of experts takes them
   const int64_t share = ((n + threads - 1) / threads + 63) / 64 * 64;
   const double ceiling = read_gbs(memory, threads);
   double best = 1e30;
@@ -255,8 +256,10 @@ void bench_case(const Case& c, std::vector<uint8_t>& memory, int64_t n, int64_t 
                         bytes.weights = memory.data() + i % copies * step;
                         bytes.scales = bytes.weights + form.weight_bytes();
                         bytes.zero_points = bytes.scales + form.scale_bytes();
-                        const int64_t n0 = std::min(n, t * share), n1 = std::min(n, n0 + share);
-                        w.multiply(bytes, prepared.data(), m, 0, m, n0, n1, y.data() + n0, n, scratch[static_cast<size_t>(t)]->data());
+                        const int64_t end = std::min(n, (t + 1) * share);
+                        for (int64_t n0 = t * share; n0 < end; n0 += job)
+                          w.multiply(bytes, prepared.data(), m, 0, m, n0, std::min(end, n0 + job), y.data() + n0, n,
+                                     scratch[static_cast<size_t>(t)]->data());
                       }
                     }));
   const double each = best / static_cast<double>(copies * repeats), gbs = static_cast<double>(matrix) / each / 1e9;
