@@ -14,20 +14,30 @@ constexpr Tiered<const FloatGemm*> kTiers[] = {
 #if defined(__x86_64__)
     {CpuLevel::kAvx2, &kFloatGemmAvx2},
     {CpuLevel::kAvx512, &kFloatGemmAvx512},
+    {CpuLevel::kAmx, &kFloatGemmAmx},
 #elif defined(__aarch64__)
     {CpuLevel::kNeon, &kFloatGemmNeon},
 #endif
 };
+
+bool usable(CpuLevel level) { return cpu_may_run(level) && (level != CpuLevel::kAmx || cpu_features().amx_bf16); }
 
 }  // namespace
 
 const FloatGemm* float_gemm_at(int i) {
   int n = 0;
   for (const auto& tier : kTiers)
-    if (cpu_features().has(tier.level) && n++ == i) return tier.kernel;
+    if (usable(tier.level) && n++ == i) return tier.kernel;
   return nullptr;
 }
 
-const FloatGemm& float_gemm() { return *best_of(kTiers).kernel; }
+const FloatGemm& float_gemm() {
+  static const FloatGemm* const best = [] {
+    const FloatGemm* found = nullptr;
+    for (int i = 0; const FloatGemm* next = float_gemm_at(i); ++i) found = next;
+    return found;
+  }();
+  return *best;
+}
 
 }  // namespace hotset::cpu

@@ -5,7 +5,7 @@
 
 namespace hotset::cpu {
 
-extern const FloatGemm kFloatGemmScalar, kFloatGemmAvx2, kFloatGemmAvx512, kFloatGemmNeon;
+extern const FloatGemm kFloatGemmScalar, kFloatGemmAvx2, kFloatGemmAvx512, kFloatGemmAmx, kFloatGemmNeon;
 
 // From this number of rows on the weights are packed into panels that all rows share.
 inline constexpr int64_t kPackedRows = 12;

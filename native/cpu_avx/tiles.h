@@ -27,4 +27,6 @@ static_assert(sizeof(TileConfig) == 64);
   __asm__ volatile("tilestored %%tmm" #t ", (%0,%1,1)" ::"r"((void*)(p)), "r"((int64_t)(stride)) : "memory")
 // c[m][n] += sum over j, i < 4 of a[m][4 j + i] * b[j][4 n + i], signed bytes.
 #define HOTSET_TILE_DOT_I8(c, a, b) __asm__ volatile("tdpbssd %%tmm" #b ", %%tmm" #a ", %%tmm" #c::: "memory")
+// c[m][n] += sum over j, i < 2 of a[m][2 j + i] * b[j][2 n + i], bfloat16; subnormal numbers count as zero.
+#define HOTSET_TILE_DOT_BF16(c, a, b) __asm__ volatile("tdpbf16ps %%tmm" #b ", %%tmm" #a ", %%tmm" #c::: "memory")
 #endif

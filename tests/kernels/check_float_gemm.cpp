@@ -14,6 +14,12 @@
 #include "cpu_avx/cpu_features.h"
 #include "cpu_avx/float_gemm.h"
 
+#if defined(__x86_64__)
+namespace hotset::cpu {
+extern const FloatGemm kFloatGemmEmulatedAmx;  // emulated_float_gemm.cpp
+}
+#endif
+
 using namespace hotset;
 
 namespace {
@@ -181,15 +187,20 @@ int main(int argc, char** argv) {
   std::mt19937 rng(seed);
   const bool measure = argc > 1 && std::strcmp(argv[1], "--bench") == 0;
   if (!measure) check_conversions();
-  for (int t = 0; const cpu::FloatGemm* gemm = cpu::float_gemm_at(t); ++t) {
+  std::vector<const cpu::FloatGemm*> tiers;
+  for (int t = 0; const cpu::FloatGemm* gemm = cpu::float_gemm_at(t); ++t) tiers.push_back(gemm);
+#if defined(__x86_64__)
+  if (!measure && cpu::cpu_features().avx512vnni) tiers.push_back(&cpu::kFloatGemmEmulatedAmx);
+#endif
+  for (const cpu::FloatGemm* gemm : tiers) {
     if (measure) {
-      if (t > 0) bench(*gemm, rng);
+      if (gemm != tiers[0]) bench(*gemm, rng);
       continue;
     }
     for (int dtype : {1, 10, 16})
       for (int by_row = 0; by_row < 2; ++by_row)
         for (int round = 0; round < 60; ++round) {
-          const int64_t m = 1 + static_cast<int64_t>(rng() % (round % 3 ? 14 : 40)), n = 1 + static_cast<int64_t>(rng() % 150);
+          const int64_t m = 1 + static_cast<int64_t>(rng() % (round % 3 ? 14 : 80)), n = 1 + static_cast<int64_t>(rng() % 150);
           const int64_t k = 1 + static_cast<int64_t>(rng() % (round % 5 ? 80 : 700));
           check(*gemm, rng, seed, dtype, by_row != 0, m, n, k);
         }

@@ -20,7 +20,7 @@
 
 #if defined(__x86_64__)
 namespace hotset::cpu {
-extern const QuantGemm kQuantI8EmulatedAmx[3], kQuantI8EmulatedAmxBlock16[3];  // emulated_tiles.cpp
+extern const QuantGemm kQuantI8EmulatedAmx[3], kQuantI8EmulatedAmxBlock16[3];  // emulated_quant_gemm.cpp
 }
 #endif
 
