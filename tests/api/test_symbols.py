@@ -97,6 +97,30 @@ def test_avx2_objects_hold_no_avx512(native_build):
         assert wide == set(), archive.name
 
 
+@pytest.mark.skipif(not X86, reason="x86-64 instruction names")
+@pytest.mark.parametrize(
+    ("isa", "above"),
+    [
+        ("baseline", "tile|tdp"),
+        ("avx2", "vpdp|tile|tdp"),
+        ("avx2vnni", "tile|tdp"),
+        ("avx512", "vpdp|vdpbf16|tile|tdp"),
+        ("avx512vnni", "vdpbf16|tile|tdp"),
+    ],
+)
+def test_objects_hold_nothing_above_their_tier(native_build, isa, above):
+    """Dot products of bytes and of bfloat16, and tiles, in the objects of their own tiers alone."""
+    (archive,) = archives(native_build, f"libkernels_{isa}.a")
+    assert {function for function, text in instructions(archive) if re.search(rf"\b({above})", text)} == set()
+
+
+@pytest.mark.skipif(not X86, reason="x86-64 instruction names")
+@pytest.mark.parametrize(("isa", "own"), [("avx2vnni", "vpdpbusd"), ("avx512vnni", "vpdpbusd"), ("amx", "tdpbssd"), ("amx", "tdpbf16ps")])
+def test_a_tier_uses_its_instructions(native_build, isa, own):
+    (archive,) = archives(native_build, f"libkernels_{isa}.a")
+    assert any(own in text for _, text in instructions(archive))
+
+
 def test_rooms_include_downwards(source_root):
     done = subprocess.run([sys.executable, source_root / "tools" / "check_includes.py"], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
