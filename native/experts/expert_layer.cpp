@@ -78,10 +78,13 @@ Plan make_plan(const ExpertLayer& layer, int64_t tokens, int n_threads) {
   p.max_groups = std::min(layer.n_experts, p.routes);
   p.one_token = tokens == 1;
   p.few = p.routes <= kFewRoutes && p.max_groups <= layer.together;
-  p.fc1_features =
-      std::min(ceil_div(layer.inter, WeightMatrix::kColumnStep) * WeightMatrix::kColumnStep, layer.fc1.columns_of_job(p.routes));
-  p.fc2_columns =
-      std::min(ceil_div(layer.hidden, WeightMatrix::kColumnStep) * WeightMatrix::kColumnStep, layer.fc2.columns_of_job(p.routes));
+  // One thread reads long runs of weights: every run begins with a wait for memory.
+  const int64_t least = p.few && n_threads == 1 ? 4 * WeightMatrix::kUsualColumns : 0;
+  const auto columns = [&](int64_t n, const WeightMatrix& w) {
+    return std::min(ceil_div(n, WeightMatrix::kColumnStep) * WeightMatrix::kColumnStep, std::max(least, w.columns_of_job(p.routes)));
+  };
+  p.fc1_features = columns(layer.inter, layer.fc1);
+  p.fc2_columns = columns(layer.hidden, layer.fc2);
 
   size_t at = 0;
   const auto place = [&at](size_t bytes) {
@@ -327,7 +330,7 @@ class Piece {
     const MatrixForm& form = layer_.fc2.form();
     const int64_t bytes_per_column = static_cast<int64_t>(form.weight_bytes()) / std::max<int64_t>(form.n, 1) * n_groups_;
     // Where wide ranges are read best, one a thread.
-    const int64_t ranges_together = plan_.fc2_columns > WeightMatrix::kUsualColumns ? 4 : 1;
+    const int64_t ranges_together = plan_.fc2_columns > WeightMatrix::kUsualColumns && call_.pool->size() > 1 ? 4 : 1;
     const int64_t step = columns_per_job(layer_.hidden, plan_.fc2_columns, ranges_together, call_.pool->size(), bytes_per_column);
     if (call_.fetch) call_.fetch->next(1, 0);
     // The last quarter of the columns goes in jobs a quarter as wide.
