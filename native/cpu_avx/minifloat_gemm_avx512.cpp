@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Exact minifloat products for AVX-512, four rows of W by up to four rows of x, lanes along K.
+// Exact minifloat products for AVX-512, four rows of W by one or two rows of x, lanes along K.
 //
 //   E2M1  a chunk is 64 bytes, 128 codes; dword l holds codes 8 l ... 8 l + 7. vpermps looks a code up in a table of 16 floats and reads
 //         the low 4 bits of an index only, so step i is a shift by 4 i. Per 64 bytes: 7 shifts, 8 vpermps, 8 FMA.
@@ -79,34 +79,34 @@ HOTSET_INLINE void add_e2m1(const __m512i bytes[4], const float* x, int64_t stri
   const __m512i lane = _mm512_setr_epi32(0, 8, 16, 24, 32, 40, 48, 56, 64, 72, 80, 88, 96, 104, 112, 120);
   const __m512i index = walk.index(_mm512_add_epi32(lane, _mm512_set1_epi32((int)kChunk<4> * c)));
   x += c * kChunk<4>;
-  __m512 dot[4][MR];
   if (MR == 1) {  // four chains of sums side by side; the order inside a chain is the same for any number of rows
+    __m512 dot[4];
 #pragma GCC unroll 8
     for (int i = 0; i < 8; ++i) {
       const __m512 xi = _mm512_load_ps(x + 16 * i);
 #pragma GCC unroll 4
       for (int r = 0; r < 4; ++r) {
         const __m512 value = _mm512_permutexvar_ps(i == 0 ? bytes[r] : _mm512_srli_epi32(bytes[r], (unsigned)(4 * i)), table);
-        dot[r][0] = i == 0 ? _mm512_mul_ps(value, xi) : _mm512_fmadd_ps(value, xi, dot[r][0]);
+        dot[r] = i == 0 ? _mm512_mul_ps(value, xi) : _mm512_fmadd_ps(value, xi, dot[r]);
       }
     }
-  } else {
 #pragma GCC unroll 4
-    for (int r = 0; r < 4; ++r) {
-#pragma GCC unroll 8
-      for (int i = 0; i < 8; ++i) {
-        const __m512 value = _mm512_permutexvar_ps(i == 0 ? bytes[r] : _mm512_srli_epi32(bytes[r], (unsigned)(4 * i)), table);
-        for (int m = 0; m < MR; ++m) {
-          const __m512 xi = _mm512_load_ps(x + m * stride + 16 * i);
-          dot[r][m] = i == 0 ? _mm512_mul_ps(value, xi) : _mm512_fmadd_ps(value, xi, dot[r][m]);
-        }
-      }
-    }
+    for (int r = 0; r < 4; ++r) sums->sum[r][0] = _mm512_fmadd_ps(dot[r], _mm512_permutexvar_ps(index, scales[r]), sums->sum[r][0]);
+    return;
   }
 #pragma GCC unroll 4
   for (int r = 0; r < 4; ++r) {
+    __m512 dot[MR];
+#pragma GCC unroll 8
+    for (int i = 0; i < 8; ++i) {
+      const __m512 value = _mm512_permutexvar_ps(i == 0 ? bytes[r] : _mm512_srli_epi32(bytes[r], (unsigned)(4 * i)), table);
+      for (int m = 0; m < MR; ++m) {
+        const __m512 xi = _mm512_load_ps(x + m * stride + 16 * i);
+        dot[m] = i == 0 ? _mm512_mul_ps(value, xi) : _mm512_fmadd_ps(value, xi, dot[m]);
+      }
+    }
     const __m512 scale = _mm512_permutexvar_ps(index, scales[r]);
-    for (int m = 0; m < MR; ++m) sums->sum[r][m] = _mm512_fmadd_ps(dot[r][m], scale, sums->sum[r][m]);
+    for (int m = 0; m < MR; ++m) sums->sum[r][m] = _mm512_fmadd_ps(dot[m], scale, sums->sum[r][m]);
   }
 }
 
@@ -208,21 +208,11 @@ static void multiply_as(const MinifloatMatrix& w, const void* prepared, int64_t 
   constexpr int64_t kColumns = 32;  // the next rows of x find these rows of W in the cache
   for (int64_t n = n0; n < n1; n += kColumns) {
     const int64_t end = smaller(n1, n + kColumns);
-    for (int64_t i = m0; i < m1; i += kTogether) {
-      switch (smaller(m1 - i, kTogether)) {
-        case 1:
-          pass<BITS, TYPE, 1>(w, prepared, i, n, end, bias, y, ldy);
-          break;
-        case 2:
-          pass<BITS, TYPE, 2>(w, prepared, i, n, end, bias, y, ldy);
-          break;
-        case 3:
-          pass<BITS, TYPE, 3>(w, prepared, i, n, end, bias, y, ldy);
-          break;
-        default:
-          pass<BITS, TYPE, 4>(w, prepared, i, n, end, bias, y, ldy);
-          break;
-      }
+    for (int64_t i = m0; i < m1; i += 2) {  // two rows: the sums of four spill
+      if (m1 - i > 1)
+        pass<BITS, TYPE, 2>(w, prepared, i, n, end, bias, y, ldy);
+      else
+        pass<BITS, TYPE, 1>(w, prepared, i, n, end, bias, y, ldy);
     }
   }
 }
