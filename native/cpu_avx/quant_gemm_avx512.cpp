@@ -235,8 +235,8 @@ static void many_rows_tiles(const Panel* panel, const float* x, int64_t ldx, int
       HOTSET_TILE(1)
       HOTSET_TILE(2)
       HOTSET_TILE(3)
-      HOTSET_TILE(4) HOTSET_TILE(5) HOTSET_TILE(6) HOTSET_TILE(7) HOTSET_TILE(8) HOTSET_TILE(9) HOTSET_TILE(10) HOTSET_TILE(11)
-          HOTSET_TILE(12)
+      HOTSET_TILE(4)
+      HOTSET_TILE(5) HOTSET_TILE(6) HOTSET_TILE(7) HOTSET_TILE(8) HOTSET_TILE(9) HOTSET_TILE(10) HOTSET_TILE(11) HOTSET_TILE(12)
 #undef HOTSET_TILE
     }
     i += size;
