@@ -117,9 +117,10 @@ Plan make_plan(const ExpertLayer& layer, int64_t tokens, int n_threads) {
   return p;
 }
 
-int64_t piece_tokens(const ExpertLayer& layer, int64_t n_tokens) {
+int64_t piece_tokens(const ExpertLayer& layer, int64_t n_tokens, int n_threads) {
   const int64_t per_token = layer.k * floats_per_route(layer) * static_cast<int64_t>(sizeof(float));
-  const int64_t most = std::max<int64_t>(static_cast<int64_t>(kPieceBytes) / std::max<int64_t>(per_token, 1), 64);
+  int64_t most = std::min(n_tokens, std::max<int64_t>(static_cast<int64_t>(kPieceBytes) / std::max<int64_t>(per_token, 1), 64));
+  while (most > 1 && make_plan(layer, most, n_threads).total > layer.working_bytes) most = ceil_div(most, 2);
   // Pieces of equal length: a short last one would read all weights again for few rows.
   return ceil_div(n_tokens, ceil_div(n_tokens, most));
 }
@@ -439,19 +440,19 @@ class Piece {
 
 size_t expert_layer_workspace(const ExpertLayer& layer, int64_t n_tokens, int n_threads) {
   if (n_tokens == 0) return 0;
-  const int64_t piece = piece_tokens(layer, n_tokens), rest = n_tokens % piece;
+  const int64_t piece = piece_tokens(layer, n_tokens, n_threads), rest = n_tokens % piece;
   const size_t total = make_plan(layer, piece, n_threads).total;
   return rest == 0 ? total : std::max(total, make_plan(layer, rest, n_threads).total);
 }
 
 size_t expert_layer_packing(const ExpertLayer& layer, int64_t n_tokens, int n_threads) {
   if (n_tokens == 0) return 0;
-  return make_plan(layer, piece_tokens(layer, n_tokens), n_threads).scratch_bytes * static_cast<size_t>(n_threads);
+  return make_plan(layer, piece_tokens(layer, n_tokens, n_threads), n_threads).scratch_bytes * static_cast<size_t>(n_threads);
 }
 
 void run_expert_layer(const ExpertLayer& layer, const LayerCall& call) {
   if (call.n_tokens == 0) return;
-  const int64_t piece = piece_tokens(layer, call.n_tokens);
+  const int64_t piece = piece_tokens(layer, call.n_tokens, call.pool->size());
   for (int64_t t = 0; t < call.n_tokens; t += piece) {
     const Plan plan = make_plan(layer, std::min(piece, call.n_tokens - t), call.pool->size());
     Piece(layer, call, plan, t).run();

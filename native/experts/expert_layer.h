@@ -21,7 +21,8 @@ struct ExpertLayer {
   Pairing pairing = Pairing::none;
   WeightMatrix fc1, fc2, fc3;  // fc3: Pairing::separate only. fc2 without its bias: that is added to the rounded row
   DType fc2_bias = DType::undefined;
-  int64_t together = INT64_MAX;  // experts that LayerCall::fetch has room for at once, each with both parts
+  size_t working_bytes = size_t{256} << 20;  // what a call uses besides its arguments, as far as one row fits
+  int64_t together = INT64_MAX;              // experts that LayerCall::fetch has room for at once, each with both parts
 };
 
 // Where the matrices of one expert lie now: in a mapped file, a cache, a slot.

@@ -107,20 +107,27 @@ Result<StorePlan> plan_expert_store(const StoreRequest& r) {
 
   const size_t all = r.fixed_bytes + plan.total_bytes;
   uint64_t bound = r.has_bound ? (r.bound == 0 ? plan.minimum_bytes : r.bound) : r.available_bytes;
-  if (!r.has_bound && bound < all && r.allow_file_backing) bound = bound / 4 * 3;
+  if (!r.has_bound && bound < all) {
+    if (!r.allow_file_backing) {  // works, as slow as the system makes it
+      plan.bound_bytes = all;
+      plan.is_short = true;
+      plan.reason = format_text(
+          "mapped, but %zu bytes of experts are more than the %llu of memory available: the system reads them again and again; "
+          "session.moe.offload.allow_file_backing=1 keeps those in memory that are used most",
+          all, static_cast<unsigned long long>(bound));
+      return plan;
+    }
+    bound = std::max<uint64_t>(bound / 4 * 3, plan.minimum_bytes);
+  }
   if (bound < all) {
-    if (!r.allow_file_backing)
-      return fail(
-          Code::budget,
-          "OFFLOAD_HOST_MEMORY: the experts need %zu bytes of host memory, %s %llu; with session.moe.offload.allow_file_backing=1 they "
-          "are read from the file as needed and %zu are enough",
-          all, r.has_bound ? "session.moe.offload.host_expert_bytes is" : "available are", static_cast<unsigned long long>(bound),
-          plan.minimum_bytes);
-    if (bound < plan.minimum_bytes)
-      return fail(Code::budget,
-                  "OFFLOAD_HOST_MEMORY: the experts need at least %zu bytes of host memory (two sets of the experts of a row), %s %llu",
-                  plan.minimum_bytes, r.has_bound ? "session.moe.offload.host_expert_bytes is" : "three quarters of what is available are",
-                  static_cast<unsigned long long>(bound));
+    HOTSET_FAIL_IF(!r.allow_file_backing, budget,
+                   "OFFLOAD_HOST_MEMORY: the experts need %zu bytes of host memory, session.moe.offload.host_expert_bytes is %llu; with "
+                   "session.moe.offload.allow_file_backing=1 they are read from the file as needed and %zu are enough",
+                   all, static_cast<unsigned long long>(bound), plan.minimum_bytes);
+    HOTSET_FAIL_IF(bound < plan.minimum_bytes, budget,
+                   "OFFLOAD_HOST_MEMORY: the experts need at least %zu bytes of host memory (two sets of the experts of a row), "
+                   "session.moe.offload.host_expert_bytes is %llu",
+                   plan.minimum_bytes, static_cast<unsigned long long>(bound));
   }
 
   fill_pools(pools, bound - std::min<uint64_t>(bound, r.fixed_bytes));

@@ -57,6 +57,7 @@ struct StorePlan {
   size_t minimum_bytes = 0;      // the least bound that works
   size_t bound_bytes = 0;        // host bytes that experts will take at most
   bool holds_all = true;         // nothing is ever read twice
+  bool is_short = false;         // mapped although memory is short: worth a warning
   std::string reason;            // one sentence
 
   size_t frames_bytes() const;

@@ -173,12 +173,14 @@ Status MoeKernel::make_state(const NodeInputs& inputs, int64_t hidden, State* ou
   fc2.bias_dtype = DType::undefined;
   layer.fc2 = experts::WeightMatrix(fc2, int8_activations(fc2));
   if (layer.pairing == Pairing::separate) layer.fc3 = experts::WeightMatrix(layout.form[2], int8_activations(layout.form[2]));
+  if (working_bytes_ > 0) layer.working_bytes = working_bytes_;
   out->router = {layout.n_experts, attributes_.k, attributes_.normalize, attributes_.sparse_mixer};
   return {};
 }
 
 Status MoeKernel::create(const OpContext& context) {
   router_weights_norm_ = context.config().router_weights_norm;
+  working_bytes_ = context.config().working_bytes;
   tail_ = context.config().tail;
   if (tail_.threshold > 0 && tail_.min_rank >= attributes_.k)
     return context.fail(
@@ -208,6 +210,13 @@ Status MoeKernel::create(const OpContext& context) {
     context.warn(
         "nothing says whether the expert weights are raw or prepacked: they are taken as prepacked, as onnxruntime's CUDA provider "
         "does; set the attribute weights_prepacked to 0 if the answer is wrong");
+  experts::ExpertLayer widest = state->layer;
+  widest.dtype = DType::f16;  // inputs of 16 bits are converted first
+  const size_t least = experts::expert_layer_workspace(widest, 1, context.config().n_threads);
+  if (working_bytes_ > 0 && least > working_bytes_)
+    return context.fail(Code::budget,
+                        "OFFLOAD_BAD_OPTION: option 'session.moe.offload.host_working_bytes' is %zu, but one row needs %zu bytes",
+                        working_bytes_, least);
   state_ = std::move(state);
   if (context.config().store) join_store(context);
   return {};

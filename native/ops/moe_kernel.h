@@ -94,6 +94,7 @@ class MoeKernel : public Kernel {
   bool router_weights_norm_ = true;
   experts::TailRule tail_;
   int64_t n_experts_ = 0;
+  size_t working_bytes_ = 0;               // 0: not set
   experts::ExpertStore* store_ = nullptr;  // null: weights are not constants, as for the next
   int store_layer_ = -1;
   std::unique_ptr<const State> state_;  // null: weights are not constants, each run makes its own

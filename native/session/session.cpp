@@ -7,6 +7,7 @@
 
 #include "cpu_avx/cpu_features.h"
 #include "session/offload.h"
+#include "session/option_syntax.h"
 
 namespace hotset {
 namespace {
@@ -156,6 +157,8 @@ Result<std::unique_ptr<Session>> Session::finish(std::unique_ptr<model::Model> m
   settings.run_constants = !planning;
   settings.config.tail = s->usage_options_.tail;
   settings.config.store = &s->store_;
+  settings.config.working_bytes =
+      static_cast<size_t>(syntax::parse_bytes(s->options_.get("session.moe.offload.host_working_bytes")).value_or(0));
   settings.config.router_weights_norm = options.get_bool("hotset.router_weights_norm");
   settings.warn = [&s](const std::string& text) { s->log(kLogWarning, text); };
   HOTSET_TRY(report(callbacks, "prepare", 0, 1));
@@ -171,8 +174,9 @@ Result<std::unique_ptr<Session>> Session::finish(std::unique_ptr<model::Model> m
       return usage->score(counted[static_cast<size_t>(layer)], expert);
     };
     HOTSET_TRY(s->store_.open(store, s->program_->model().files, planning));
-    s->log(kLogInfo, format_text("experts: %zu bytes, at most %zu of them in host memory; %s", s->store_.plan().total_bytes,
-                                 s->store_.plan().bound_bytes, s->store_.plan().reason.c_str()));
+    s->log(s->store_.plan().is_short ? kLogWarning : kLogInfo,
+           format_text("experts: %zu bytes, at most %zu of them in host memory; %s", s->store_.plan().total_bytes,
+                       s->store_.plan().bound_bytes, s->store_.plan().reason.c_str()));
   }
   HOTSET_TRY(report(callbacks, "prepare", 1, 1));
   const model::Graph& graph = s->graph();

@@ -6,6 +6,7 @@ import threading
 import numpy as np
 import pytest
 
+import helpers
 import hotset
 from moe_files import make_layers, options
 
@@ -126,6 +127,25 @@ def test_budgets_below_what_is_needed(layers):
         hotset.plan(layers.path, options(host_expert_bytes=1, allow_file_backing=1))
 
 
+def test_working_bytes(layers, cases, expected):
+    """Long calls go in smaller pieces with less workspace; one row must fit."""
+    longest = ROWS.index(max(ROWS))
+
+    def workspace(session):
+        rows = {row["purpose"]: row["bytes"] for row in session.memory_plan()}
+        return rows["workspace of nodes"] + rows["packing scratch of nodes"]
+
+    with hotset.InferenceSession(layers.path, options()) as session:
+        session.run(None, cases[longest])
+        unbounded = workspace(session)
+    bound = unbounded * 2 // 3
+    with hotset.InferenceSession(layers.path, options(host_working_bytes=bound)) as session:
+        helpers.assert_close(session.run(None, cases[longest])[0], expected[longest])  # fewer rows at a time round in another order
+        assert workspace(session) <= bound + (64 << 10)  # beside it: routes, and a pointer for each matrix
+    with pytest.raises(hotset.BudgetTooSmall, match="host_working_bytes.*one row needs"):
+        hotset.InferenceSession(layers.path, options(host_working_bytes=1000))
+
+
 def test_plan_before_and_after(layers, cases):
     """What the plan of the file promises is what the session does."""
     chosen = options(**half(layers))
@@ -144,8 +164,6 @@ def test_plan_before_and_after(layers, cases):
 
 def test_models_given_as_bytes(tmp_path):
     """Their experts are in memory whatever the budget: one that they do not fit is refused."""
-    import helpers
-
     rng = np.random.default_rng(0)
     inputs = [np.ones((1, 64), np.float32), np.ones((1, 4), np.float32), rng.standard_normal((4, 64, 64), np.float32), None]
     inputs += [rng.standard_normal((4, 64, 64), np.float32)]

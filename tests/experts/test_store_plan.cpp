@@ -83,9 +83,11 @@ void borders() {
   r.available_bytes = kAll;
   expect(plan_of(r).home == ExpertHome::mapped, "auto: all are available");
   r.available_bytes = kAll - 1;
-  expect(is_refused(r, "available"), "auto: not all are available");
+  expect(plan_of(r).home == ExpertHome::mapped && plan_of(r).is_short, "auto: not all are available");
   r.allow_file_backing = true;
   expect(plan_of(r).bound_bytes <= (kAll - 1) / 4 * 3 && plan_of(r).home == ExpertHome::cached, "auto: three quarters");
+  r.available_bytes = 1;
+  expect(plan_of(r).bound_bytes == kLeast, "auto: at least the least");
 }
 
 void empty() {
