@@ -15,7 +15,7 @@ import pytest
 
 import moe_files
 
-pytestmark = [pytest.mark.skipif(sys.platform != "linux", reason="reads /proc"), pytest.mark.sanitizer_unfit]
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(sys.platform != "linux", reason="reads /proc"), pytest.mark.sanitizer_unfit]
 
 MIB = 1 << 20
 
