@@ -98,7 +98,8 @@ HOTSET_INLINE void few_rows_chunk(const QuantMatrix& w, const float* x, int64_t 
   for (int r = 0; r < 4; ++r) {
     const uint8_t* p = codes[r] + k0 * BITS / 8;
     _mm_prefetch((const char*)p + kAhead, _MM_HINT_T0);
-    const __m512i dwords = to_signed<BITS>(PARTIAL ? _mm512_maskz_loadu_epi8(mask, p) : _mm512_loadu_si512(p));
+    __m512i dwords = to_signed<BITS>(PARTIAL ? _mm512_maskz_loadu_epi8(mask, p) : _mm512_loadu_si512(p));
+    __asm__("" : "+v"(dwords));  // one load; left alone, gcc puts one into every shift
     const __m512 scale = scales_of(w, row[r], blocks);
     __m512 dot[MR];
     if (ZEROS) {
