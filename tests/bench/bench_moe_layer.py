@@ -315,7 +315,8 @@ def main():
         library = find_ggml()
         if library:
             make["ggml plain"] = lambda: Ggml(layer, arguments.threads, library, False)
-            make["ggml repacked"] = lambda: Ggml(layer, arguments.threads, library, True)
+            if arguments.bits == 4:  # ggml has no other layout of Q8_0 for x86
+                make["ggml repacked"] = lambda: Ggml(layer, arguments.threads, library, True)
         words = arguments.programs.split(",")
         programs = [construct() for name, construct in make.items() if any(word in name for word in words)]
         roofs = Roofs(layer, arguments.threads, pathlib.Path(temporary))
