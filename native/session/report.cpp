@@ -283,7 +283,11 @@ std::string doctor_json() {
   JsonText j;
   j.object().field("version", HOTSET_BUILD_VERSION).key("cpu").object();
   j.field("level", cpu::cpu_level_name(f.level)).field("threads", available_threads()).field("avx2", f.avx2).field("avx512", f.avx512);
-  j.field("avx2vnni", f.avx2vnni).field("avx512vnni", f.avx512vnni).field("avx512bf16", f.avx512bf16).field("amx_int8", f.amx_int8).field("amx_bf16", f.amx_bf16);
+  j.field("avx2vnni", f.avx2vnni)
+      .field("avx512vnni", f.avx512vnni)
+      .field("avx512bf16", f.avx512bf16)
+      .field("amx_int8", f.amx_int8)
+      .field("amx_bf16", f.amx_bf16);
   j.field("neon", f.neon).field("neon_dotprod", f.neon_dotprod).field("neon_i8mm", f.neon_i8mm);
   j.key("tiers").array();
   for (int i = 0; i < cpu::kCpuLevels; ++i)
