@@ -26,7 +26,7 @@ options=(-Dtests=true -Dcuda=disabled -Dbuildtype=debugoptimized "-Db_sanitize=$
 #   __attribute__((noinline)) void take(S s) { use(s.v); }
 #   void f() { char a[64] = {}, b[64] = {}; use(b); use(a); take(make()); }
 #   int main() { f(); }
-export ASAN_OPTIONS=detect_leaks=1:strict_string_checks=1:detect_stack_use_after_return=1
+export ASAN_OPTIONS=allocator_may_return_null=1:detect_leaks=1:strict_string_checks=1:detect_stack_use_after_return=1
 export UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1
 export TSAN_OPTIONS=exitcode=66
 python=${PYTHON:-python3}
