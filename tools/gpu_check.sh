@@ -16,7 +16,7 @@ trap 'rm -rf "$venv"' EXIT
 python3 -m venv --system-site-packages "$venv"  # what the machine has need not be carried
 . "$venv/bin/activate"
 # shellcheck disable=SC2086
-pip install -q ${wheelhouse:+--no-index --find-links "$wheelhouse"} "$wheel" pytest pytest-timeout
+pip install -q ${wheelhouse:+--no-index --find-links "$wheelhouse"} "$wheel" hypothesis pytest pytest-timeout
 
 nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv 2>/dev/null || echo "no nvidia-smi"
 python -m hotset doctor
