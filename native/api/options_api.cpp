@@ -94,6 +94,7 @@ void hotset_options_free(hotset_options* options) { delete options; }
 hotset_status hotset_options_set(hotset_options* options, const char* key, const char* value) {
   return guard([&]() -> Status {
     HOTSET_FAIL_IF(!options || !key || !value, invalid_argument, "options, key or value is NULL");
+    HOTSET_FAIL_IF(*key == '\0', invalid_argument, "the key of an option is empty");
     return options->options.set(key, value);
   });
 }

@@ -78,9 +78,18 @@ File open_beside(const fs::path& path, fs::path* beside) {
   return file;
 }
 
-// Writes beside the file and renames.
+// Writes beside the file and renames. A link is followed; what is no regular file (a device, a pipe) stays what it is.
 Status replace_file(const std::string& utf8_path, const std::string& bytes) {
-  const fs::path path = path_of(utf8_path);
+  fs::path path = path_of(utf8_path);
+  std::error_code error;
+  constexpr int kMostLinks = 40;
+  for (int i = 0; i < kMostLinks && fs::is_symlink(fs::symlink_status(path, error)); ++i) {
+    const fs::path target = fs::read_symlink(path, error);
+    if (error) return failed("cannot be written", error);
+    path = path.parent_path() / target;  // an absolute target stands alone
+  }
+  const fs::file_status status = fs::status(path, error);
+  HOTSET_FAIL_IF(fs::exists(status) && !fs::is_regular_file(status), invalid_argument, "cannot be written: it is not a regular file");
   fs::path beside;
   File file = open_beside(path, &beside);
   if (!file) return failed("cannot be written");
@@ -93,7 +102,6 @@ Status replace_file(const std::string& utf8_path, const std::string& bytes) {
   } const remove{beside};
   if (std::fwrite(bytes.data(), 1, bytes.size(), file.get()) != bytes.size() || !flush(file.get())) return failed("cannot be written");
   file.reset();
-  std::error_code error;
   fs::rename(beside, path, error);
   return error ? failed("cannot be written", error) : Status();
 }

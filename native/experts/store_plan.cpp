@@ -123,11 +123,11 @@ Result<StorePlan> plan_expert_store(const StoreRequest& r) {
     HOTSET_FAIL_IF(!r.allow_file_backing, budget,
                    "OFFLOAD_HOST_MEMORY: the experts need %zu bytes of host memory, session.moe.offload.host_expert_bytes is %llu; with "
                    "session.moe.offload.allow_file_backing=1 they are read from the file as needed and %zu are enough",
-                   all, static_cast<unsigned long long>(bound), plan.minimum_bytes);
+                   all, static_cast<unsigned long long>(bound), std::min(plan.minimum_bytes, all));
     HOTSET_FAIL_IF(bound < plan.minimum_bytes, budget,
-                   "OFFLOAD_HOST_MEMORY: the experts need at least %zu bytes of host memory (two sets of the experts of a row), "
+                   "OFFLOAD_HOST_MEMORY: the experts need at least %zu bytes of host memory (two sets of the experts of a row, or all), "
                    "session.moe.offload.host_expert_bytes is %llu",
-                   plan.minimum_bytes, static_cast<unsigned long long>(bound));
+                   std::min(plan.minimum_bytes, all), static_cast<unsigned long long>(bound));
   }
 
   fill_pools(pools, bound - std::min<uint64_t>(bound, r.fixed_bytes));

@@ -103,7 +103,7 @@ void empty() {
   StorePlan plan = plan_of(r);
   expect(plan.pool_of[0][0] == -1 && plan.home == ExpertHome::mapped, "one part");
   r.bound = 100 + 699;
-  expect(is_refused(r, "4196"), "alignment of a frame counts");
+  expect(is_refused(r, "at least 800 bytes"), "all are less than a frame and its alignment");
 }
 
 // Any layers, any bound: frames stay within it, each pool has its least and never more than its parts.

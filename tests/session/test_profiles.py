@@ -2,6 +2,7 @@
 """Usage counters, profiles and their options through a session: what is seeded, refused, saved and logged."""
 
 import json
+import os
 import logging
 import struct
 import threading
@@ -378,6 +379,23 @@ def test_saved_profiles(tmp_path):
     np.testing.assert_allclose(counters(open_session([(POPULARITY, path)]))[0], routes / 12, rtol=1e-6)  # routes of a token: k together
     with pytest.raises(hotset.NotFound, match="no/such"):
         session.save_expert_profile(tmp_path / "no/such/profile.bin")
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no pipes in this file system")
+def test_only_regular_files_are_replaced(tmp_path):
+    session = open_session()
+    session.run(None, feed(4))
+    pipe, target, link = tmp_path / "pipe", tmp_path / "target.bin", tmp_path / "link"
+    os.mkfifo(pipe)
+    link.symlink_to(target.name)
+    for path in (pipe, tmp_path):
+        with pytest.raises(hotset.Error, match="not a regular file"):
+            session.save_expert_profile(path)
+    assert pipe.is_fifo()
+    for _ in range(2):  # a link to nothing, then to a file
+        session.save_expert_profile(link)
+        assert link.is_symlink() and target.read_bytes()[:4] == b"MOEP"
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["link", "pipe", "target.bin"]
 
 
 def test_statistics_are_logged(caplog):
