@@ -177,6 +177,10 @@ Result<std::unique_ptr<Session>> Session::finish(std::unique_ptr<model::Model> m
     s->log(s->store_.plan().is_short ? kLogWarning : kLogInfo,
            format_text("experts: %zu bytes, at most %zu of them in host memory; %s", s->store_.plan().total_bytes,
                        s->store_.plan().bound_bytes, s->store_.plan().reason.c_str()));
+  } else if (s->options_.get("session.moe.offload.host_expert_bytes") != "auto") {
+    s->log(kLogWarning,
+           "session.moe.offload.host_expert_bytes bounds nothing: the model has no MoE or QMoE node; experts in ordinary operators are "
+           "mapped like other weights");
   }
   HOTSET_TRY(report(callbacks, "prepare", 1, 1));
   const model::Graph& graph = s->graph();

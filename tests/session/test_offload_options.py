@@ -147,6 +147,15 @@ def test_keys_of_a_gpu_are_named_once(model, caplog):
     assert len(warnings) == 1 and "placement" in warnings[0] and "mode" in warnings[0] and "host_expert_bytes" not in warnings[0]
 
 
+def test_a_budget_without_experts_is_told(add_path):
+    log = []
+    options = hotset.SessionOptions()
+    options.add_session_config_entry("session.moe.offload.host_expert_bytes", "1MiB")
+    options.set_log(lambda level, text: log.append(text))
+    hotset.InferenceSession(add_path, options)
+    assert len(log) == 1 and "host_expert_bytes bounds nothing" in log[0]
+
+
 def test_source_root(tmp_path):
     demo = model_folder("demo")
     (tmp_path / "model").mkdir()
