@@ -2,8 +2,8 @@
 """Usage counters, profiles and their options through a session: what is seeded, refused, saved and logged."""
 
 import json
-import os
 import logging
+import os
 import struct
 import threading
 import zlib
