@@ -35,20 +35,25 @@ bool is_same(const LayerTensors& a, const LayerTensors& b) {
   return same;
 }
 
-// Pointers of all experts as the tensors lie.
-std::vector<ExpertBytes> make_table(const LayerTensors& layer) {
-  std::vector<ExpertBytes> table(static_cast<size_t>(layer.n_experts));
+// Pointers of one expert as the tensors lie.
+ExpertBytes expert_bytes(const LayerTensors& layer, int64_t expert) {
+  const auto e = static_cast<size_t>(expert);
+  ExpertBytes bytes;
   for (const auto& matrix : kMatrices) {
     const LayerTensors::Matrix& tensors = layer.*matrix.tensors;
-    for (size_t e = 0; e < table.size(); ++e) {
-      MatrixBytes& out = table[e].*matrix.bytes;
-      for (size_t role = 0; role < std::size(kRoles); ++role) {
-        const ExpertTensor& tensor = tensors.*kTensors[role];
-        if (tensor.data) out.*kRoles[role] = tensor.data + e * tensor.bytes;
-      }
-      if (tensors.global_scales) std::memcpy(&out.global_scale, tensors.global_scales + e * sizeof(float), sizeof(float));
+    MatrixBytes& out = bytes.*matrix.bytes;
+    for (size_t role = 0; role < std::size(kRoles); ++role) {
+      const ExpertTensor& tensor = tensors.*kTensors[role];
+      if (tensor.data) out.*kRoles[role] = tensor.data + e * tensor.bytes;
     }
+    if (tensors.global_scales) std::memcpy(&out.global_scale, tensors.global_scales + e * sizeof(float), sizeof(float));
   }
+  return bytes;
+}
+
+std::vector<ExpertBytes> make_table(const LayerTensors& layer) {
+  std::vector<ExpertBytes> table(static_cast<size_t>(layer.n_experts));
+  for (size_t e = 0; e < table.size(); ++e) table[e] = expert_bytes(layer, static_cast<int64_t>(e));
   return table;
 }
 
@@ -299,7 +304,8 @@ void StoreFetch::pin_up_to(int part, int64_t end) {
   if (group < 0) return;
   for (int64_t& i = pinned_[part]; i < std::min(end, n_); ++i) {
     ExpertBytes& entry = table_[experts_[i]];
-    if (part == 0 || layer_.group[0] < 0) entry = layer_.table[static_cast<size_t>(experts_[i])];
+    // Not from layer_.table, which a run beside this one may be filling.
+    if (part == 0 || layer_.group[0] < 0) entry = expert_bytes(layer_.tensors, experts_[i]);
     bool was_there = false;
     frames_[part][i] = cache_.pin(group, experts_[i], &was_there);
     was_there_[part][i] = was_there;
