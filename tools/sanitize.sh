@@ -28,7 +28,7 @@ options=(-Dtests=true -Dcuda=disabled -Dbuildtype=debugoptimized "-Db_sanitize=$
 #   int main() { f(); }
 export ASAN_OPTIONS=allocator_may_return_null=1:detect_leaks=1:strict_string_checks=1:detect_stack_use_after_return=1
 export UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1
-export TSAN_OPTIONS=exitcode=66
+export TSAN_OPTIONS=exitcode=66:allocator_may_return_null=1
 python=${PYTHON:-python3}
 if [ -f "$build/build.ninja" ]; then
   "$python" -m mesonbuild.mesonmain setup --reconfigure "$build" >/dev/null
@@ -46,7 +46,7 @@ if [ "$kind" = asan ]; then
 fi
 # Races of the interpreter's other libraries (the oracle, OpenBLAS) are not ours: reports are kept and searched.
 rm -f "$build"/tsan-report.*
-[ "$kind" = asan ] || TSAN_OPTIONS="exitcode=0:log_path=$PWD/$build/tsan-report"
+[ "$kind" = asan ] || TSAN_OPTIONS="exitcode=0:allocator_may_return_null=1:log_path=$PWD/$build/tsan-report"
 # Left out: the native programs (done above), and what asks for an installed package, speed or flat memory.
 export PYTHONPATH=$PWD/python HOTSET_LIBRARY=$PWD/$build/native/libhotset.so.1 HOTSET_TEST_BUILD=$PWD/$build HOTSET_SANITIZED=$kind
 LD_PRELOAD=$runtime "$python" -m pytest -p no:cacheprovider -p no:faulthandler --timeout 3000 --ignore tests/test_native.py \

@@ -22,9 +22,13 @@ std::atomic<size_t> refused_bytes{SIZE_MAX};  // allocations of at least this si
 
 }  // namespace
 
-void* operator new(size_t n, std::align_val_t alignment) {
+// Both forms: that of a sanitizer's runtime, which throws nothing, does not call the one that throws.
+void* operator new(size_t n, std::align_val_t alignment, const std::nothrow_t&) noexcept {
   const size_t a = static_cast<size_t>(alignment);
-  void* p = n >= refused_bytes.load() ? nullptr : std::aligned_alloc(a, (n + a - 1) / a * a);
+  return n >= refused_bytes.load() ? nullptr : std::aligned_alloc(a, (n + a - 1) / a * a);
+}
+void* operator new(size_t n, std::align_val_t alignment) {
+  void* p = operator new(n, alignment, std::nothrow);
   return p ? p : throw std::bad_alloc();
 }
 void operator delete(void* p, std::align_val_t) noexcept { std::free(p); }
