@@ -13,6 +13,7 @@ import socket
 import sys
 import threading
 
+SAVE_FILE = "hotset.popularity_save_file"
 EXIT_ERROR = 1
 EXIT_BROKEN_PIPE = 128 + 13  # as the shell shows a program that SIGPIPE ended
 EXIT_INTERRUPTED = 128 + 2
@@ -168,6 +169,20 @@ class Interrupt:
         self._reader.close()
 
 
+def check_save_file(arguments):
+    """Refuses a place where the usage counters cannot be saved before the work; relative paths are beside the model."""
+    import hotset
+    from hotset.generator import model_folder
+
+    name = dict(arguments.option).get(SAVE_FILE)
+    if name:
+        folder = (model_folder(arguments.model) / name).parent
+        if not folder.is_dir():
+            raise hotset.NotFound(f"{SAVE_FILE}: there is no folder '{folder}'")
+        if not os.access(folder, os.W_OK | os.X_OK):
+            raise hotset.InvalidArgument(f"{SAVE_FILE}: folder '{folder}' is not writable")
+
+
 def read_prompt(stream, generator):
     """All of a text stream, or one character more than any prompt may have."""
     from hotset.generator import LONG_PROMPT
@@ -193,6 +208,7 @@ def run_generate(arguments):
     if prompt is None:
         if sys.stdin is None:
             raise hotset.InvalidArgument("there is no prompt: give -p TEXT, standard input is closed")
+    check_save_file(arguments)
     options = session_options(arguments)
     bar = LoadingBar(options)
     try:
@@ -255,6 +271,7 @@ def run_profile(arguments):
     if arguments.plot:
         from hotset._heat_map import draw_heat_map  # before the work: matplotlib may be missing
     prompts = read_prompts(arguments)
+    check_save_file(arguments)
     options = session_options(arguments)
     bar = LoadingBar(options)
     try:
@@ -354,23 +371,35 @@ def run_options(arguments):
         print(f"{row.key} = {row.default or '-'}\n    {row.type}{allowed}: {row.help}")
 
 
+class LogHandler(logging.StreamHandler):
+    """Messages on stderr; remembers whether one said that the usage counters of an ended session were not saved."""
+
+    has_lost_counters = False
+
+    def emit(self, record):
+        if record.levelno >= logging.WARNING and record.getMessage().startswith(SAVE_FILE):
+            self.has_lost_counters = True
+        super().emit(record)
+
+
 def set_up_logging(verbose):
     level = {0: logging.WARNING, 1: logging.INFO}.get(verbose, logging.DEBUG)
-    handler = logging.StreamHandler()
+    handler = LogHandler()
     handler.setFormatter(logging.Formatter("hotset: %(message)s"))
     logger = logging.getLogger("hotset")
     logger.addHandler(handler)
     logger.setLevel(level)
+    return handler
 
 
 def run(arguments):
     import hotset
 
-    set_up_logging(arguments.verbose)
+    log = set_up_logging(arguments.verbose)
     try:
         arguments.run(arguments)
         sys.stdout.flush()
-        return 0
+        return EXIT_ERROR if log.has_lost_counters else 0
     except hotset.Error as error:
         print(f"hotset: {' '.join(str(error).split())}", file=sys.stderr)
         return EXIT_ERROR

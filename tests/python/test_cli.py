@@ -51,6 +51,7 @@ def test_generate_settings():
         (["generate", "demo", "-p", "a", "--threads", "-5"], "intra_op_num_threads"),
         (["generate", "demo", "-p", "a", "--chat"], "chat template"),
         (["info", "no/such/file.onnx"], "no/such/file.onnx"),
+        (["generate", "demo", "-p", "a", "-o", "hotset.popularity_save_file=/no/such/folder/x"], "'/no/such/folder'"),
     ],
 )
 def test_errors_are_one_line(arguments, word):
@@ -81,6 +82,15 @@ def test_profile(tmp_path, demo):
     assert all(abs(sum(layer["counters"]) - layer["experts_per_token"]) < 1e-4 for layer in layers)
     assert run(*arguments, code=1).stderr == "hotset: there is no prompt: give -p TEXT or --prompts FILE\n"
     assert run("profile", "demo", "-n", "1", "-p", "In", "--output", tmp_path / "no" / "profile", code=1).stderr.count("\n") == 1
+
+
+def test_counters_that_are_not_saved_fail_the_command(tmp_path):
+    (tmp_path / "taken").mkdir()
+    arguments = ["generate", "demo", "-p", "In the beginning", "-n", "3"]
+    done = run(*arguments, "-o", f"hotset.popularity_save_file={tmp_path / 'taken'}", code=1)
+    assert done.stdout == run(*arguments).stdout and f"'{tmp_path / 'taken'}' cannot be written" in done.stderr
+    run(*arguments, "-o", f"hotset.popularity_save_file={tmp_path / 'saved'}")
+    assert (tmp_path / "saved").is_file()
 
 
 def test_changed_routes_are_reported():
