@@ -231,8 +231,15 @@ class GenerationStats:
     first_token_s: float
     decode_s: float
     finish_reason: str
+    stop_text: str
     def __init__(
-        self, prompt_tokens: int = 0, new_tokens: int = 0, first_token_s: float = 0.0, decode_s: float = 0.0, finish_reason: str = ""
+        self,
+        prompt_tokens: int = 0,
+        new_tokens: int = 0,
+        first_token_s: float = 0.0,
+        decode_s: float = 0.0,
+        finish_reason: str = "",
+        stop_text: str = "",
     ) -> None: ...
     @property
     def tokens_per_second(self) -> float: ...

@@ -296,6 +296,8 @@ def describe(stats):
     text = f"{stats.prompt_tokens} prompt tokens, first token after {stats.first_token_s * 1e3:.1f} ms; {stats.new_tokens} tokens"
     rate = stats.tokens_per_second
     text += f", {rate:.1f} tokens/s" if rate else ""
+    if stats.stop_text:
+        return text + "; ended by the stop text"
     return text + {"stop": "; ended by the model", "length": "; ended by the length limit"}.get(stats.finish_reason, "")
 
 

@@ -100,15 +100,17 @@ class StopStrings:
         self._strings = tuple(strings)
         self._held = ""
         self.found = False
+        self.string = ""  # the one that was found
 
     def push(self, piece):
         if not self._strings:
             return piece
         text = self._held + piece
-        cuts = [at for at in map(text.find, self._strings) if at >= 0]
+        cuts = [(at, string) for string in self._strings if (at := text.find(string)) >= 0]
         if cuts:
+            cut, self.string = min(cuts)
             self.found, self._held = True, ""
-            return text[: min(cuts)]
+            return text[:cut]
         keep = 0
         for string in self._strings:
             for size in range(min(len(string) - 1, len(text)), keep, -1):

@@ -37,6 +37,14 @@ def test_generate_reads_standard_input():
     )
 
 
+def test_generate_says_what_ended_it():
+    arguments = ["generate", "demo", "-p", "In the beginning", "-n", "6"]
+    text = run(*arguments).stdout
+    assert "ended by the length limit" in run(*arguments).stderr
+    done = run(*arguments, "--stop", text[3:6])
+    assert text.startswith(done.stdout.rstrip("\n")) and done.stderr.endswith("; ended by the stop text\n")
+
+
 def test_generate_settings():
     arguments = ["generate", "demo", "-p", "In", "-n", "20", "--temperature", "1.2", "--top-k", "40", "--top-p", "0.9", "--seed", "3"]
     arguments += ["--repetition-penalty", "1.1", "--threads", "1", "-o", "hotset.cpu_activation=float"]
