@@ -12,6 +12,10 @@ class InvalidArgument(Error, ValueError):
     """A wrong call: name, shape, element type, option value."""
 
 
+class WrongType(InvalidArgument, TypeError):
+    """An argument of a wrong type."""
+
+
 class NotFound(Error, FileNotFoundError):
     """A file is missing or cannot be opened."""
 

@@ -9,7 +9,6 @@ import itertools
 import json
 import logging
 import numbers
-import operator
 import os
 import pathlib
 import secrets
@@ -22,9 +21,10 @@ from .batch_decoding import BatchDecodeLoop
 from .decoding import DecodeLoop
 from .detokenizer import StopStrings, create_detokenizer
 from .genai_config import read_genai_config
-from .options import RunOptions, SessionOptions
+from .options import RunOptions, require_options
 from .prompt_bound import longest_text
 from .session import InferenceSession
+from .settings import fill_sampler_config, refuse_unknown, stop_texts, token_ids, token_limit, whole
 
 # Prompts of fewer characters are tokenised before their length is judged.
 LONG_PROMPT = 1 << 20
@@ -39,6 +39,7 @@ class GenerationStats:
     first_token_s: float = 0.0  # from the call to the first chosen token
     decode_s: float = 0.0  # from the first chosen token to the last
     finish_reason: str = ""  # "stop" (token or string), "length"; "" while running or when abandoned
+    stop_text: str = ""  # of `stop`, that ended it
 
     @property
     def tokens_per_second(self):
@@ -54,32 +55,6 @@ def model_folder(name):
         config = importlib.resources.files(__package__) / "models" / "demo" / "genai_config.json"
         return pathlib.Path(str(config)).parent
     return folder.parent if folder.is_file() else folder
-
-
-def _whole(value, name):
-    """An int; bool, float and text are none."""
-    if isinstance(value, bool):
-        raise InvalidArgument(f"{name} is {value!r}, expected a whole number")
-    try:
-        return operator.index(value)
-    except TypeError:
-        raise InvalidArgument(f"{name} is {value!r}, expected a whole number") from None
-
-
-def _limit(value):
-    if value is None:
-        return None
-    value = _whole(value, "max_new_tokens")
-    if value < 1:
-        raise InvalidArgument(f"max_new_tokens is {value}, expected at least 1")
-    return value
-
-
-def _stop_texts(stop):
-    stops = [stop] if isinstance(stop, str) else list(stop)
-    if not all(isinstance(text, str) and text for text in stops):
-        raise InvalidArgument("a stop text is empty or no text")
-    return stops
 
 
 def _load_tokenizer(folder):
@@ -120,10 +95,10 @@ class Generator:
         self.folder = model_folder(folder)
         self.config = read_genai_config(self.folder)
         context_length = self.config.context_length
-        self.max_length = self.config.max_length if max_length is None else _whole(max_length, "max_length")
+        self.max_length = self.config.max_length if max_length is None else whole(max_length, "max_length")
         if not 1 <= self.max_length <= context_length:
             raise InvalidArgument(f"max_length is {self.max_length}, allowed: 1..{context_length} (context_length of the model)")
-        options = (sess_options or SessionOptions())._with_defaults(self.config.session_entries)
+        options = require_options(sess_options)._with_defaults(self.config.session_entries)
         self.session = InferenceSession(self.config.model_path, options, providers)
         self.run_options = RunOptions()
         self.stats = GenerationStats()  # of the last single sequence
@@ -176,7 +151,7 @@ class Generator:
             except (TypeError, UnicodeEncodeError):
                 raise InvalidArgument("the prompt holds a lone surrogate, which is no text") from None
         elif isinstance(prompt, collections.abc.Iterable) and not isinstance(prompt, (bytes, bytearray, memoryview)):
-            ids = [_whole(token, "a token") for token in itertools.islice(prompt, self.max_length)]  # it may be endless
+            ids = [whole(token, "a token") for token in itertools.islice(prompt, self.max_length)]  # it may be endless
         else:
             raise InvalidArgument(f"a prompt is a str or a sequence of token ids, not {type(prompt).__name__}")
         if not ids and self.config.bos_token_id is not None:
@@ -236,21 +211,23 @@ class Generator:
         """Yields token ids as they are chosen, without the stop token. Settings left out come from genai_config.json;
         a temperature, top_k or top_p given here turns sampling on unless do_sample says otherwise."""
         ids = self.encode(prompt)
-        max_new_tokens = _limit(max_new_tokens)
+        max_new_tokens = token_limit(max_new_tokens)
         sampler = self._create_sampler(temperature, top_k, top_p, repetition_penalty, do_sample, seed)
         room = self.max_length - len(ids)
         limit = room if max_new_tokens is None else min(room, max_new_tokens)
         self.stats = GenerationStats(prompt_tokens=len(ids))
-        return self._generate(ids, limit, sampler, self.config.eos_token_ids | set(stop_token_ids), self.stats, self._new_turn())
+        return self._generate(ids, limit, sampler, self.config.eos_token_ids | token_ids(stop_token_ids), self.stats, self._new_turn())
 
     def stream(self, prompt, max_new_tokens=None, *, stop=(), **settings):
         """Yields pieces of text; characters and stop strings are never split over two pieces. Settings as in stream_ids."""
-        stops = StopStrings(_stop_texts(stop))
+        refuse_unknown(settings)
+        stops = StopStrings(stop_texts(stop))
         ids = self.encode(prompt)
         return self._pieces(ids, self.stream_ids(ids, max_new_tokens, **settings), stops, self.stats)
 
     def generate(self, prompt, max_new_tokens=None, **settings):
         """The whole answer as text, without the prompt."""
+        refuse_unknown(settings, "stop")
         return "".join(self.stream(prompt, max_new_tokens, **settings))
 
     def stream_batch_ids(
@@ -295,11 +272,11 @@ class Generator:
         samplers = [self._create_sampler(*row) for row in zip(*columns, seeds, strict=True)]
         limits = []
         for prompt, limit in zip(ids, spread(max_new_tokens, "max_new_tokens"), strict=True):
-            limit = _limit(limit)
+            limit = token_limit(limit)
             room = self.max_length - len(prompt)
             limits.append(room if limit is None else min(room, limit))
         self.batch_stats = [GenerationStats(prompt_tokens=len(prompt)) for prompt in ids]
-        stop_ids = self.config.eos_token_ids | set(stop_token_ids)
+        stop_ids = self.config.eos_token_ids | token_ids(stop_token_ids)
         return ids, self._generate_batch(ids, limits, samplers, stop_ids, self.batch_stats, self._new_turn(), ended)
 
     def stream_batch(
@@ -318,7 +295,7 @@ class Generator:
     ):
         """Yields pairs (number of the prompt, piece of its text). Settings as in stream_batch_ids, `stop` for all prompts."""
         ended = set()
-        stops = _stop_texts(stop)
+        stops = stop_texts(stop)
         settings = (temperature, top_k, top_p, repetition_penalty, do_sample, seed)
         ids, tokens = self._stream_batch(prompts, max_new_tokens, settings, stop_token_ids, ended)
         texts = [(create_detokenizer(self.tokenizer, prompt), StopStrings(stops)) for prompt in ids]
@@ -326,6 +303,7 @@ class Generator:
 
     def generate_batch(self, prompts, max_new_tokens=None, **settings):
         """The answers to all prompts as a list of texts. Settings as in stream_batch."""
+        refuse_unknown(settings, "stop")
         pieces = self.stream_batch(prompts, max_new_tokens, **settings)
         texts = [[] for _ in self.batch_stats]
         for index, piece in pieces:
@@ -342,22 +320,19 @@ class Generator:
             given = any(value is not None for value in (temperature, top_k, top_p))
             do_sample = given or bool(search.get("do_sample", False))
 
-        def value(given, name, default):
-            return search.get(name, default) if given is None else given
-
-        if seed is not None and not 0 <= _whole(seed, "seed") < 2**64:
+        if seed is not None and not 0 <= whole(seed, "seed") < 2**64:
             raise InvalidArgument(f"seed is {seed}, allowed: 0..2**64-1")
         config = ffi.new("hotset_sampler_config *")
         config.struct_size = ffi.sizeof("hotset_sampler_config")
-        try:
-            config.do_sample = do_sample
-            config.top_k = value(top_k, "top_k", 0)
-            config.top_p = value(top_p, "top_p", 1.0)
-            config.temperature = value(temperature, "temperature", 1.0)
-            config.repetition_penalty = value(repetition_penalty, "repetition_penalty", 1.0)
-            config.seed = secrets.randbits(64) if seed is None else seed
-        except (TypeError, OverflowError) as error:
-            raise InvalidArgument(f"sampling settings: {error}") from None
+        given = {
+            "do_sample": do_sample,
+            "top_k": top_k,
+            "top_p": top_p,
+            "temperature": temperature,
+            "repetition_penalty": repetition_penalty,
+        }
+        fill_sampler_config(config, given, search)
+        config.seed = secrets.randbits(64) if seed is None else seed
         out = ffi.new("hotset_sampler **")
         check(lib.hotset_sampler_create(out, config))
         return own(out[0], lib.hotset_sampler_free)
@@ -440,7 +415,7 @@ class Generator:
             text = stops.push(piece)
             if stops.found:
                 ended.add(index)
-                stats[index].finish_reason = "stop"
+                stats[index].finish_reason, stats[index].stop_text = "stop", stops.string
             return text
 
         for index, token in tokens:
@@ -482,9 +457,11 @@ class Generator:
             if text:
                 yield text
             if stops.found:
-                stats.finish_reason = "stop"
+                stats.finish_reason, stats.stop_text = "stop", stops.string
                 return
         text = stops.push(pieces.flush())
+        if stops.found:
+            stats.finish_reason, stats.stop_text = "stop", stops.string
         text += "" if stops.found else stops.flush()
         if text:
             yield text

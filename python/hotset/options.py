@@ -8,7 +8,7 @@ import logging
 import sys
 import weakref
 
-from ._errors import InvalidArgument, Unsupported, check
+from ._errors import InvalidArgument, Unsupported, WrongType, check
 from ._native import ffi, lib, own, string, text
 
 logger = logging.getLogger("hotset")
@@ -94,13 +94,25 @@ def _as_option(value):
     return str(int(value)) if isinstance(value, enum.IntEnum) else str(value)
 
 
-def _attribute(name, default, doc):
-    """An onnxruntime attribute: passed on where the library has an option of that name, otherwise remembered only."""
+def _require_member(enumeration, value, name):
+    """onnxruntime's own enumerations serve as well."""
+    try:
+        enumeration(int(value))
+    except (TypeError, ValueError):
+        allowed = ", ".join(f"{member.name} ({member.value})" for member in enumeration)
+        raise InvalidArgument(f"{name} is {value!r}, allowed: {allowed}") from None
+
+
+def _attribute(name, default, doc, values=None):
+    """An onnxruntime attribute: passed on where the library has an option of that name, otherwise remembered only.
+    `values`: an enumeration of what may be set."""
 
     def get(self):
         return self._values.get(name, default)
 
     def set(self, value):
+        if values is not None:
+            _require_member(values, value, name)
         if name in _known_keys():
             self.add_session_config_entry(name, _as_option(value))
         self._values[name] = value
@@ -164,7 +176,10 @@ class SessionOptions:
     execution_mode = _attribute("execution_mode", ExecutionMode.ORT_SEQUENTIAL, "Accepted for compatibility.")
     execution_order = _attribute("execution_order", ExecutionOrder.DEFAULT, "Accepted for compatibility.")
     graph_optimization_level = _attribute(
-        "graph_optimization_level", GraphOptimizationLevel.ORT_ENABLE_ALL, "How far the graph may be rewritten."
+        "graph_optimization_level",
+        GraphOptimizationLevel.ORT_ENABLE_ALL,
+        "How far the graph may be rewritten.",
+        GraphOptimizationLevel,
     )
     enable_cpu_mem_arena = _attribute("enable_cpu_mem_arena", True, "Accepted for compatibility: memory is laid out once.")
     enable_mem_pattern = _attribute("enable_mem_pattern", True, "Accepted for compatibility: memory is laid out once.")
@@ -218,6 +233,9 @@ class SessionOptions:
     def add_session_config_entry(self, key, value):
         """Sets an option of the library (see option_table()) or a key of onnxruntime's; both are texts. A wrong value raises
         InvalidArgument, as does an unknown key that begins with "hotset." or "session.moe.offload."."""
+        for name, given in (("key", key), ("value", value)):
+            if not isinstance(given, str):
+                raise WrongType(f"add_session_config_entry: the {name} is {given!r}, expected a str")
         check(lib.hotset_options_set(self._handle, text(key), text(value)))
         self._entries[key] = value
 
@@ -276,6 +294,15 @@ class SessionOptions:
     def add_free_dimension_override_by_denotation(self, name, value):
         """Unsupported, as by name."""
         self.add_free_dimension_override_by_name(name, value)
+
+
+def require_options(options, name="sess_options"):
+    """`options`, or new ones for None."""
+    if options is None:
+        return SessionOptions()
+    if not isinstance(options, SessionOptions):
+        raise WrongType(f"{name} is {options!r}, expected a SessionOptions")
+    return options
 
 
 class RunOptions:

@@ -9,7 +9,7 @@ from ._errors import InvalidArgument, InvalidState, check
 from ._native import ffi, lib, own, string, take_json, text
 from .binding import IOBinding
 from .devices import PROVIDERS, check_providers
-from .options import SessionOptions
+from .options import require_options
 from .tensor import TENSOR_SIZE, Tensor, adopt, fill, type_name
 
 
@@ -55,7 +55,7 @@ class InferenceSession:
         unknown = ignored.keys() - {"disabled_optimizers", "enable_fallback", "read_config_from_model"}
         if unknown:
             raise TypeError(f"unexpected arguments: {', '.join(sorted(unknown))}")
-        options = SessionOptions() if sess_options is None else sess_options
+        options = require_options(sess_options)
         self._options = options
         if providers is None:
             providers = options._providers
@@ -233,7 +233,7 @@ class InferenceSession:
 def plan(path, sess_options=None):
     """The report of `InferenceSession.plan` for a model file, without mapping its weights."""
     out = ffi.new("char **")
-    handle = ffi.NULL if sess_options is None else sess_options._handle
+    handle = ffi.NULL if sess_options is None else require_options(sess_options)._handle
     check(lib.hotset_plan_file(text(os.fspath(path)), handle, out))
     return take_json(out)
 

@@ -99,6 +99,36 @@ def test_wrong_arguments(demo_generator, call, text):
     assert demo_generator.generate("a", 2)
 
 
+@pytest.mark.parametrize(
+    "call, text",
+    [
+        (lambda g: hotset.Generator("demo", "x"), "sess_options is 'x'"),
+        (lambda g: hotset.InferenceSession(g.folder / "model.onnx", 5), "sess_options is 5"),
+        (lambda g: hotset.plan(g.folder / "model.onnx", 5), "sess_options is 5"),
+        (lambda g: hotset.SessionOptions().add_session_config_entry("hotset.fuse", 1), "value is 1"),
+        (lambda g: hotset.SessionOptions().add_session_config_entry(1, "hotset.fuse"), "key is 1"),
+        (lambda g: g.stream("a", stop=5), "stop is 5"),
+        (lambda g: g.stream("a", foo=1), "argument 'foo'"),
+        (lambda g: g.generate("a", foo=1), "argument 'foo'.* stop"),
+        (lambda g: g.generate_batch(["a"], foo=1), "argument 'foo'.* stop"),
+        (lambda g: g.stream_ids("a", top_k=1.5), "top_k is 1.5"),
+        (lambda g: g.stream_ids("a", do_sample="no"), "do_sample is 'no', expected True"),
+        (lambda g: g.stream_ids("a", temperature="hot"), "temperature is 'hot'"),
+        (lambda g: g.stream_ids("a", stop_token_ids=5), "stop_token_ids is 5"),
+    ],
+)
+def test_wrong_types(demo_generator, call, text):
+    with pytest.raises(TypeError, match=text):
+        call(demo_generator)
+
+
+def test_a_graph_optimization_level_that_does_not_exist():
+    options = hotset.SessionOptions()
+    with pytest.raises(hotset.InvalidArgument, match="graph_optimization_level is 77, allowed: .*ORT_ENABLE_ALL"):
+        options.graph_optimization_level = 77
+    assert options.graph_optimization_level == hotset.GraphOptimizationLevel.ORT_ENABLE_ALL
+
+
 @pytest.fixture(scope="module")
 def demo_generator():
     with hotset.Generator("demo") as generator:
