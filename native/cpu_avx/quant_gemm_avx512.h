@@ -91,41 +91,58 @@ HOTSET_INLINE __m512i zeros_of(const QuantMatrix& w, int64_t n, const Blocks& b)
   return _mm512_and_si512(_mm512_or_si512(low, high), _mm512_set1_epi32((1 << BITS) - 1));
 }
 
-// A product with few rows reads W once. R rows of W at a time share the loads of x, and they come from R equal parts of the range of
-// columns: long streams that the hardware reads ahead, where rows side by side start new ones with every page. The hardware stops at
-// the end of a page, so every line is also asked for this many bytes before its use.
-constexpr int64_t kAhead = 2048;
+// A product with few rows reads W once; R rows of W at a time share the loads of x. Short rows come side by side. Long ones come from R
+// equal parts of the range of columns: long streams that the hardware reads ahead, where rows side by side start new ones with every
+// page. The hardware stops at the end of a page, so every line is also asked for some bytes before its use.
+constexpr int64_t kShortRow = 512;  // bytes
 
 template <int R>
 struct Streams {
-  int64_t n0, n1, size;
+  int64_t n0, n1, size, step, apart;  // row r of step j is n0 + step * j + apart * r
+  int64_t ahead;                      // bytes of codes
 
-  static inline __attribute__((always_inline)) Streams make(int64_t n0, int64_t n1) { return {n0, n1, (n1 - n0 + R - 1) / R}; }
-  // Row r of step j; rows past the end repeat the last one.
-  inline __attribute__((always_inline)) int64_t row(int64_t j, int r) const { return smaller(n0 + r * size + j, n1 - 1); }
+  static inline __attribute__((always_inline)) Streams make(const QuantMatrix& w, int64_t n0, int64_t n1) {
+    const int64_t size = (n1 - n0 + R - 1) / R;
+    if (w.row_bytes <= kShortRow) return {n0, n1, size, R, 1, 8192};
+    return {n0, n1, size, 1, size, 2048};
+  }
+  // Rows past the end repeat the last one.
+  inline __attribute__((always_inline)) int64_t row(int64_t j, int r) const { return smaller(n0 + step * j + apart * r, n1 - 1); }
   // Stores the sums of step j.
   inline __attribute__((always_inline)) void store(int64_t j, __m128 sums, const float* bias, float* y) const {
+    const int64_t n = n0 + step * j;
+    if (apart == 1) {
+      const __mmask8 mask = (__mmask8)first16(smaller(R, n1 - n));
+      if (bias) sums = _mm_add_ps(sums, _mm_maskz_loadu_ps(mask, bias + n));
+      _mm_mask_storeu_ps(y + n, mask, sums);
+      return;
+    }
     float values[4];
     _mm_storeu_ps(values, sums);
-    for (int r = 0; r < R; ++r) {
-      const int64_t n = n0 + r * size + j;
-      if (n < n1) y[n] = bias ? values[r] + bias[n] : values[r];
-    }
+    for (int r = 0; r < R; ++r)
+      if (n + apart * r < n1) y[n + apart * r] = bias ? values[r] + bias[n + apart * r] : values[r];
   }
 };
 
-// The scales that belong to codes kAhead bytes further on.
+// The scales that belong to codes some bytes further on.
 struct ScaleStream {
   const char* ahead;
   int64_t row_bytes;
 
-  static inline __attribute__((always_inline)) ScaleStream make(const QuantMatrix& w) {
+  static inline __attribute__((always_inline)) ScaleStream make(const QuantMatrix& w, int64_t bytes_ahead) {
     const int64_t row_bytes = w.scale_stride * (w.scale_type == 1 ? 4 : 2);
-    const int64_t ahead = w.row_bytes > 0 ? kAhead * row_bytes / w.row_bytes : 0;
+    const int64_t ahead = w.row_bytes > 0 ? bytes_ahead * row_bytes / w.row_bytes : 0;
     return {(const char*)w.scales + (ahead < row_bytes ? row_bytes : ahead), row_bytes};
   }
-  inline __attribute__((always_inline)) void prefetch(int64_t row) const {
-    for (int64_t at = 0; at < row_bytes; at += 64) _mm_prefetch(ahead + row * row_bytes + at, _MM_HINT_T0);
+  inline __attribute__((always_inline)) void prefetch(int64_t row, int64_t rows) const {
+    const char* p = ahead + row * row_bytes;
+    for (int64_t at = 0; at < rows * row_bytes; at += 64) _mm_prefetch(p + at, _MM_HINT_T0);
+  }
+  // Of the rows of step j.
+  template <int R>
+  inline __attribute__((always_inline)) void prefetch_step(const Streams<R>& streams, int64_t j) const {
+    if (streams.apart == 1) return prefetch(streams.row(j, 0), R);
+    for (int r = 0; r < R; ++r) prefetch(streams.row(j, r), 1);
   }
 };
 

@@ -131,12 +131,12 @@ HOTSET_INLINE __m512i dot_chunk(__m512i sum, __m512i bytes, const int8_t* q) {
 
 // One chunk of R rows of W by MR rows of x; `index` spreads the scales of its groups over the lanes.
 template <int BITS, int R, int MR, bool PARTIAL>
-HOTSET_INLINE void few_rows_chunk(const uint8_t* const codes[R], int64_t at, int64_t bytes_left, const int8_t* q, int64_t stride,
-                                  __m512i index, const __m512 scale[R][MR], __m512 sum[R][MR]) {
+HOTSET_INLINE void few_rows_chunk(const uint8_t* const codes[R], int64_t at, int64_t bytes_left, int64_t ahead, const int8_t* q,
+                                  int64_t stride, __m512i index, const __m512 scale[R][MR], __m512 sum[R][MR]) {
 #pragma GCC unroll 4
   for (int r = 0; r < R; ++r) {
     const __m512i bytes = PARTIAL ? _mm512_maskz_loadu_epi8(first64(bytes_left), codes[r] + at) : _mm512_loadu_si512(codes[r] + at);
-    if (!PARTIAL) _mm_prefetch((const char*)codes[r] + at + kAhead, _MM_HINT_T0);
+    if (!PARTIAL) _mm_prefetch((const char*)codes[r] + at + ahead, _MM_HINT_T0);
     for (int m = 0; m < MR; ++m) {
       const __m512i dot = dot_chunk<BITS>(_mm512_setzero_si512(), bytes, q + m * stride);
       sum[r][m] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dot), _mm512_permutexvar_ps(index, scale[r][m]), sum[r][m]);
@@ -156,15 +156,15 @@ static void few_rows(const QuantMatrix& w, const Row<BITS>& rows, int64_t i, int
   for (int c = 0; c < BITS; ++c)
     index[c] = _mm512_add_epi32(_mm512_srli_epi32(lane, BITS == 8 ? 3 : BITS == 4 ? 2 : 1), _mm512_set1_epi32(16 / BITS * c));
   const __m512 middle = _mm512_set1_ps(1 << (BITS - 1));
-  const auto streams = Streams<R>::make(n0, n1);
-  const ScaleStream scales = ScaleStream::make(w);
+  const auto streams = Streams<R>::make(w, n0, n1);
+  const ScaleStream scales = ScaleStream::make(w, streams.ahead);
   for (int64_t j = 0; j < streams.size; ++j) {
+    scales.prefetch_step(streams, j);
     __m512 sum[R][MR];
     int64_t row[R];
     const uint8_t* codes[R];
     for (int r = 0; r < R; ++r) {
       row[r] = streams.row(j, r);
-      scales.prefetch(row[r]);
       codes[r] = w.codes + row[r] * w.row_bytes;
       for (int m = 0; m < MR; ++m) sum[r][m] = _mm512_setzero_ps();
     }
@@ -187,15 +187,18 @@ static void few_rows(const QuantMatrix& w, const Row<BITS>& rows, int64_t i, int
       const int8_t* q = rows.q(i) + k0;
       if (full) {
 #pragma GCC unroll 8
-        for (int c = 0; c < BITS; ++c) few_rows_chunk<BITS, R, MR, false>(codes, 64 * c, 64, q + kChunk * c, stride, index[c], scale, sum);
+        for (int c = 0; c < BITS; ++c)
+          few_rows_chunk<BITS, R, MR, false>(codes, 64 * c, 64, streams.ahead, q + kChunk * c, stride, index[c], scale, sum);
         for (int r = 0; r < R; ++r) codes[r] += 64 * BITS;
       } else {
         const int64_t bytes = ((w.k - k0) * BITS + 7) / 8;
-        for (int c = 0; 64 * c < bytes; ++c) {
+#pragma GCC unroll 8
+        for (int c = 0; c < BITS; ++c) {
+          if (bytes <= 64 * c) break;
           if (bytes - 64 * c >= 64)
-            few_rows_chunk<BITS, R, MR, false>(codes, 64 * c, 64, q + kChunk * c, stride, index[c], scale, sum);
+            few_rows_chunk<BITS, R, MR, false>(codes, 64 * c, 64, streams.ahead, q + kChunk * c, stride, index[c], scale, sum);
           else
-            few_rows_chunk<BITS, R, MR, true>(codes, 64 * c, bytes - 64 * c, q + kChunk * c, stride, index[c], scale, sum);
+            few_rows_chunk<BITS, R, MR, true>(codes, 64 * c, bytes - 64 * c, streams.ahead, q + kChunk * c, stride, index[c], scale, sum);
         }
       }
     }

@@ -26,12 +26,15 @@ struct Group {
   int32_t job;  // index of its first job of kRowsPerJob rows
 };
 
-// Row jobs times ranges of columns. The last quarter of the row jobs has ranges a quarter as wide, so that threads end together.
+// Whether jobs of this size are worth cutting finer at the end, so that threads end together.
+bool worth_cutting(int64_t bytes_per_job, int n_threads) { return n_threads > 1 && bytes_per_job >= 128 << 10; }
+
+// Row jobs times ranges of columns. The last quarter of the row jobs may have ranges a quarter as wide.
 class Grid {
  public:
-  Grid(int64_t n_row_jobs, int64_t n_columns, int64_t step, int n_threads) : n_row_jobs_(n_row_jobs), n_columns_(n_columns), step_(step) {
-    fine_step_ = n_threads > 1 ? fine(step) : step;
-    coarse_ = n_threads > 1 ? n_row_jobs - ceil_div(n_row_jobs, 4) : n_row_jobs;
+  Grid(int64_t n_row_jobs, int64_t n_columns, int64_t step, bool cut) : n_row_jobs_(n_row_jobs), n_columns_(n_columns), step_(step) {
+    fine_step_ = cut ? fine(step) : step;
+    coarse_ = cut ? n_row_jobs - ceil_div(n_row_jobs, 4) : n_row_jobs;
   }
   static int64_t fine(int64_t step) { return ceil_div(ceil_div(step, 4), WeightMatrix::kColumnStep) * WeightMatrix::kColumnStep; }
 
@@ -278,7 +281,7 @@ class Piece {
     const MatrixForm& form = layer_.fc1.form();
     const int64_t bytes_per_feature = static_cast<int64_t>(form.weight_bytes()) / std::max<int64_t>(layer_.inter, 1);
     const int64_t step = columns_per_job(layer_.inter, plan_.fc1_features, n_row_jobs, call_.pool->size(), bytes_per_feature);
-    const Grid grid(n_row_jobs, layer_.inter, step, call_.pool->size());
+    const Grid grid(n_row_jobs, layer_.inter, step, worth_cutting(step * bytes_per_feature, call_.pool->size()));
     float* const h = at<float>(plan_.h);
     jobs(grid.n_jobs(), true, [&, two](int64_t i, int thread) {
       const auto [row_job_index, i0, n] = grid.job(i);
@@ -335,7 +338,7 @@ class Piece {
     const int64_t step = columns_per_job(layer_.hidden, plan_.fc2_columns, ranges_together, call_.pool->size(), bytes_per_column);
     if (call_.fetch) call_.fetch->next(1, 0);
     // The last quarter of the columns goes in jobs a quarter as wide.
-    const bool cut = call_.pool->size() > 1;
+    const bool cut = worth_cutting(step * bytes_per_column, call_.pool->size());
     const int64_t coarse = cut ? layer_.hidden * 3 / 4 / step * step : ceil_div(layer_.hidden, step) * step, fine_step = Grid::fine(step);
     const int64_t n_coarse = coarse / step, n_fine = cut ? ceil_div(layer_.hidden - coarse, fine_step) : 0;
     jobs(n_coarse + n_fine, true, [&](int64_t i, int thread) {
@@ -360,7 +363,7 @@ class Piece {
     const MatrixForm& form = layer_.fc2.form();
     const int64_t bytes_per_column = static_cast<int64_t>(form.weight_bytes()) / std::max<int64_t>(form.n, 1);
     const int64_t step = columns_per_job(layer_.hidden, plan_.fc2_columns, n_row_jobs, call_.pool->size(), bytes_per_column);
-    const Grid grid(n_row_jobs, layer_.hidden, step, call_.pool->size());
+    const Grid grid(n_row_jobs, layer_.hidden, step, worth_cutting(step * bytes_per_column, call_.pool->size()));
     float* const rows = at<float>(plan_.rows);
     jobs(grid.n_jobs(), true, [&](int64_t i, int thread) {
       const auto [row_job_index, n0, n] = grid.job(i);
