@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """hotset: run Mixture-of-Experts ONNX models. InferenceSession follows onnxruntime; Generator makes text."""
 
+from . import _program as _program  # first: Ctrl-C ends the command while it imports the rest
 from ._errors import (
     BudgetTooSmall,
     Cancelled,

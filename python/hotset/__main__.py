@@ -2,7 +2,9 @@
 """The command `hotset`, also `python -m hotset`."""
 
 import argparse
+import contextlib
 import importlib.resources
+import io
 import json
 import logging
 import os
@@ -13,10 +15,12 @@ import socket
 import sys
 import threading
 
+from ._program import EXIT_INTERRUPTED, take_interrupts
+
 SAVE_FILE = "hotset.popularity_save_file"
+STDERR = 2  # the file descriptor
 EXIT_ERROR = 1
 EXIT_BROKEN_PIPE = 128 + 13  # as the shell shows a program that SIGPIPE ended
-EXIT_INTERRUPTED = 128 + 2
 
 
 def key_value(argument):
@@ -169,6 +173,17 @@ class Interrupt:
         self._reader.close()
 
 
+@contextlib.contextmanager
+def reading(what):
+    """Failures of the system name what was read."""
+    import hotset
+
+    try:
+        yield
+    except OSError as error:
+        raise hotset.NotFound(f"{what} cannot be read: {error.strerror}") from None
+
+
 def check_save_file(arguments):
     """Refuses a place where the usage counters cannot be saved before the work; relative paths are beside the model."""
     import hotset
@@ -190,10 +205,11 @@ def read_prompt(stream, generator):
     if stream.isatty():
         print("hotset: reading the prompt from the terminal, end with Ctrl-D", file=sys.stderr)
     stream.reconfigure(encoding="utf-8", errors="replace")
-    prompt = stream.read(LONG_PROMPT)
-    if len(prompt) == LONG_PROMPT:
-        longest = generator.longest_prompt()
-        prompt += stream.read() if longest is None else stream.read(longest + 1 - LONG_PROMPT)
+    with reading("standard input"):
+        prompt = stream.read(LONG_PROMPT)
+        if len(prompt) == LONG_PROMPT:
+            longest = generator.longest_prompt()
+            prompt += stream.read() if longest is None else stream.read(longest + 1 - LONG_PROMPT)
     return prompt
 
 
@@ -255,9 +271,11 @@ def read_prompts(arguments):
         if sys.stdin is None:
             raise hotset.InvalidArgument("there are no prompts: standard input is closed")
         sys.stdin.reconfigure(encoding="utf-8", errors="replace")
-        prompts += sys.stdin.read().splitlines()
+        with reading("standard input"):
+            prompts += sys.stdin.read().splitlines()
     elif arguments.prompts is not None:
-        prompts += pathlib.Path(arguments.prompts).read_text(encoding="utf-8", errors="replace").splitlines()
+        with reading(f"'{arguments.prompts}'"):
+            prompts += pathlib.Path(arguments.prompts).read_text(encoding="utf-8", errors="replace").splitlines()
     prompts = [prompt for prompt in prompts if prompt.strip()]
     if not prompts:
         raise hotset.InvalidArgument("there is no prompt: give -p TEXT or --prompts FILE")
@@ -407,10 +425,47 @@ def run(arguments):
         return EXIT_ERROR
 
 
+def drop_standard_output():
+    """What is not written yet goes nowhere: the interpreter's last flush would complain."""
+    if sys.stdout is not None:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+class ErrorFile(io.RawIOBase):
+    """Standard error; what a closed or full one cannot take is dropped, since it is no reason to end a generation."""
+
+    def writable(self):
+        return True
+
+    def fileno(self):
+        return STDERR
+
+    def isatty(self):
+        return os.isatty(STDERR)
+
+    def write(self, data):
+        try:
+            return os.write(STDERR, data)
+        except OSError:
+            return len(data)
+
+
+def keep_standard_error_from_failing():
+    if sys.stderr is None:  # or a file opened later would get its number
+        os.dup2(os.open(os.devnull, os.O_WRONLY), STDERR)
+    encoding = getattr(sys.stderr, "encoding", None) or "utf-8"
+    buffer = io.BufferedWriter(ErrorFile())
+    sys.stderr = io.TextIOWrapper(buffer, encoding, errors="backslashreplace", line_buffering=True)
+
+
 def main(argv=None):
-    parser = build_parser()
-    arguments = parser.parse_args(argv)
+    """The command with the arguments `argv`; None: as the program of this process. Returns the exit status."""
     try:
+        if argv is None:
+            take_interrupts()
+            keep_standard_error_from_failing()
+        parser = build_parser()
+        arguments = parser.parse_args(argv)
         if arguments.version:
             import hotset
 
@@ -423,10 +478,16 @@ def main(argv=None):
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or the interpreter's last flush complains
+        drop_standard_output()
         return EXIT_BROKEN_PIPE
-    except (ImportError, OSError) as error:
+    except ImportError as error:
         print(f"hotset: {error}", file=sys.stderr)
+        return EXIT_ERROR
+    except OSError as error:
+        if error.filename is None:  # all other files have names
+            drop_standard_output()
+        what = "standard output cannot be written" if error.filename is None else f"'{error.filename}'"
+        print(f"hotset: {what}: {error.strerror or error}", file=sys.stderr)
         return EXIT_ERROR
 
 

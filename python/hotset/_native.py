@@ -7,6 +7,8 @@ import json
 import os
 import sys
 
+from ._program import is_command
+
 _NAMES = {"win32": "hotset.dll", "darwin": "libhotset.1.dylib"}
 _resources = contextlib.ExitStack()  # keeps an unpacked library in place when the package is imported from a zip file
 
@@ -46,19 +48,10 @@ def _load():
     return ffi, lib, path
 
 
-def _is_command():
-    """Whether this process is the program `hotset`, or `python -m hotset`, which imports the package before its __main__."""
-    program = sys.argv[0] if getattr(sys, "argv", None) else ""
-    if program == "-m":  # until the module is found
-        module = sys.orig_argv[-len(sys.argv)].removeprefix("-m")
-        return module.partition(".")[0] == __package__
-    return os.path.basename(program) in (__package__, f"{__package__}.exe")
-
-
 try:
     ffi, lib, library_path = _load()
 except ImportError as error:
-    if not _is_command():
+    if not is_command():
         raise
     sys.exit(" ".join(str(error).split()))  # the command's way to fail: one line, status 1
 

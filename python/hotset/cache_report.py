@@ -7,6 +7,7 @@ from ._errors import InvalidArgument
 
 _BITS = {"float": 32, "float16": 16, "bfloat16": 16, "double": 64, "int8": 8, "uint8": 8, "float8e4m3fn": 8, "float8e5m2": 8}
 _BITS |= {"int4": 4, "uint4": 4, "int32": 32, "int64": 64}
+_LONGEST = 2**31 - 1  # tokens
 _TIME_AXIS = 2  # of (batch, heads, time, head size)
 # Names that exporters give caches where no genai_config.json says them.
 _CACHE = re.compile(r"past.*(key|value)s?$|(key|value)_cache(\.\d+)?$")
@@ -22,8 +23,8 @@ def cache_report(inputs, config=None, context=None):
     Gives {"context", "bytes_per_token", "bytes", "states": [{"input", "kind", "bytes_per_token", "rows", "bytes"}]}. `kind` is
     "full" (a row for each token), "window" (`rows` rows whatever the context) or "state" (no rows). Bytes that depend on a size
     which nobody says are None, as are sums over them; "bytes_per_token" is the sum over full caches."""
-    if context is not None and context < 1:
-        raise InvalidArgument(f"a context of {context} tokens, expected at least 1")
+    if context is not None and not 1 <= context <= _LONGEST:
+        raise InvalidArgument(f"a context of {context} tokens, allowed: 1..{_LONGEST}")
     if context is None and config is not None:
         context = config.context_length
     roles = {} if config is None else {past: (layer, role) for layer, role, past, _ in config.states()}

@@ -37,15 +37,20 @@ class GenaiConfig:
                     yield layer, role, self.inputs[f"past_{role}_names"] % layer, present % layer
 
 
-def read_genai_config(folder):
+def read_genai_config(folder, name=None):
+    """`name`: what the caller gave as the folder, for the error. Raises NotFound, InvalidModel."""
     folder = pathlib.Path(folder)
     path = folder / "genai_config.json"
     try:
         document = json.loads(path.read_text(encoding="utf-8-sig"))
     except (FileNotFoundError, NotADirectoryError):
-        raise NotFound(f"'{folder}' is not a model folder: it has no genai_config.json") from None
+        raise NotFound(f"'{folder if name is None else name}' is not a model folder: it has no genai_config.json") from None
+    except OSError as error:
+        raise NotFound(f"'{path}' cannot be read: {error.strerror}") from None
     except (ValueError, UnicodeDecodeError) as error:
         raise InvalidModel(f"'{path}' is not JSON: {error}") from None
+    if not isinstance(document, dict):
+        raise InvalidModel(f"'{path}' is not a JSON object")
     try:
         return _parse(folder, document)
     except KeyError as error:

@@ -93,7 +93,7 @@ class Generator:
         """`max_length` bounds prompt and answer together and sizes the caches; default: the smaller of the
         model's context_length and its search.max_length."""
         self.folder = model_folder(folder)
-        self.config = read_genai_config(self.folder)
+        self.config = read_genai_config(self.folder, folder)
         context_length = self.config.context_length
         self.max_length = self.config.max_length if max_length is None else whole(max_length, "max_length")
         if not 1 <= self.max_length <= context_length:

@@ -75,6 +75,24 @@ def test_usage(arguments):
     run(*arguments, code=2)
 
 
+def test_files_that_cannot_be_read_are_named(tmp_path):
+    (tmp_path / "genai_config.json").mkdir()
+    (tmp_path / "README.md").write_text("x")
+    done = run("generate", tmp_path, "-p", "a", code=1)
+    assert done.stderr == f"hotset: '{tmp_path / 'genai_config.json'}' cannot be read: Is a directory\n"
+    (tmp_path / "genai_config.json").rmdir()
+    assert f"'{tmp_path / 'README.md'}' is not a model folder" in run("generate", tmp_path / "README.md", "-p", "a", code=1).stderr
+    (tmp_path / "genai_config.json").write_text("[]")
+    assert "is not a JSON object" in run("generate", tmp_path, "-p", "a", code=1).stderr
+    done = run("profile", "demo", "--prompts", tmp_path / "none", code=1)
+    assert done.stderr == f"hotset: '{tmp_path / 'none'}' cannot be read: No such file or directory\n"
+
+
+@pytest.mark.parametrize("context", [0, 2**31, 10**20])
+def test_info_refuses_a_context_that_no_model_has(context):
+    assert f"context of {context} tokens, allowed: 1..2147483647" in run("info", "demo", "--context", context, code=1).stderr
+
+
 def test_profile(tmp_path, demo):
     profile, prompts = tmp_path / "expert-profile.bin", tmp_path / "prompts.txt"
     prompts.write_text("In the beginning\n\nimport os\n", encoding="utf-8")
@@ -167,6 +185,16 @@ def start(*arguments, **streams):
 
 
 LONG = ["generate", "demo", "-p", "In the beginning", "-n", "2000"]  # greedy text of this prompt does not end
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals")
+@pytest.mark.parametrize("module", ["numpy", "cffi", "argparse"])
+def test_interrupt_while_importing(tmp_path, module):
+    """The interrupt comes from the first line of a module that the command imports."""
+    (tmp_path / f"{module}.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGINT)\nimport time\ntime.sleep(9)\n")
+    path = os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])
+    done = subprocess.run([*HOTSET, "doctor"], env=os.environ | {"PYTHONPATH": path}, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="signals")

@@ -162,6 +162,16 @@ def test_closed_and_full_streams(redirection):
         ["bash", "-c", f"exec {sys.executable} -m hotset generate demo -n 2 {redirection}"], capture_output=True, text=True
     )
     assert done.returncode != 0 and "Traceback" not in done.stderr and "hotset: " in done.stderr
+    if "/dev/full" in redirection:
+        assert done.stderr == "hotset: standard output cannot be written: No space left on device\n"
+
+
+@pytest.mark.parametrize("redirection", ["2>&-", "2>/dev/full"])
+def test_text_without_standard_error(redirection):
+    command = f"exec {sys.executable} -m hotset generate demo -p 'In the beginning' -n 2 --stats"
+    done = subprocess.run(["bash", "-c", f"{command} {redirection}"], capture_output=True, text=True)
+    with hotset.Generator("demo") as generator:
+        assert (done.returncode, done.stdout) == (0, generator.generate("In the beginning", 2) + "\n")
 
 
 def test_info_of_a_model_with_unknown_operators(tmp_path):
