@@ -17,6 +17,7 @@ import threading
 
 from ._program import EXIT_INTERRUPTED, take_interrupts
 
+PROFILE_FILE = "session.moe.offload.popularity_file"
 SAVE_FILE = "hotset.popularity_save_file"
 STDERR = 2  # the file descriptor
 EXIT_ERROR = 1
@@ -306,7 +307,9 @@ def run_profile(arguments):
         stats = generator.session.stats()
     if arguments.plot:
         draw_heat_map(stats["experts"], arguments.plot)
-    print(f"{arguments.output}: {len(prompts)} prompts, {stats['expert_tokens']} tokens")
+    path = os.path.abspath(arguments.output)
+    print(f"{path}: {len(prompts)} prompts, {stats['expert_tokens']} tokens")
+    print(f"to use it: -o {shlex.quote(f'{PROFILE_FILE}={path}')}")
     print_expert_stats(stats["experts"], sys.stdout)
 
 

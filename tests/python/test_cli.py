@@ -100,6 +100,7 @@ def test_profile(tmp_path, demo):
     done = run(*arguments, "-p", "And God said", "--prompts", prompts)
     first = profile.read_bytes()
     assert first[:4] == b"MOEP" and "3 prompts" in done.stdout and "busiest experts" in done.stdout
+    assert f"\nto use it: -o session.moe.offload.popularity_file={profile}\n" in done.stdout
     run(*arguments, "--prompts", "-", input="And God said\nIn the beginning\nimport os\n")
     assert profile.read_bytes() == first
     options = hotset.SessionOptions()
