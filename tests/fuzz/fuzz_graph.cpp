@@ -369,7 +369,7 @@ std::vector<std::string> fuzz::seeds() {
 }
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t n) {
-#if !defined(_WIN32) && !defined(__SANITIZE_ADDRESS__) && !defined(HOTSET_LIBFUZZER)
+#if !defined(_WIN32) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__) && !defined(HOTSET_LIBFUZZER)
   static const bool limited = [] {
     const rlimit limit{rlim_t{4} << 30, rlim_t{4} << 30};
     return setrlimit(RLIMIT_AS, &limit) == 0;
