@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The process as the program `hotset`: what has to happen before the package is imported."""
+"""The process as the program `hotset`: what has to happen before the package is imported. Imports little: until it is there, an
+interrupt gives a traceback."""
 
 import os
 import signal
 import sys
-import threading
 
 EXIT_INTERRUPTED = 128 + signal.SIGINT
 
@@ -24,9 +24,11 @@ def _end(number, frame):
 
 def end_on_interrupt():
     """Ctrl-C while the command imports what it needs ends it without a traceback. A signal that is ignored stays so."""
-    is_main = threading.current_thread() is threading.main_thread()
-    if is_main and is_command() and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-        signal.signal(signal.SIGINT, _end)
+    if is_command() and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        try:
+            signal.signal(signal.SIGINT, _end)
+        except ValueError:  # only the main thread may, and only it is interrupted
+            pass
 
 
 def take_interrupts():
