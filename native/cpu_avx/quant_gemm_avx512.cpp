@@ -229,15 +229,12 @@ static void many_rows_tiles(const Panel* panel, const float* x, int64_t ldx, int
     const int64_t size = (m1 - i + (tiles - t) - 1) / (tiles - t);
     next.prefetch(t, tiles);
     switch (size) {
-#define HOTSET_TILE(MR)                                      \
-  case MR:                                                   \
-    many_rows_tile<BITS, MR>(panel, x, ldx, i, dwords, out); \
-    break;
-      HOTSET_TILE(1)
-      HOTSET_TILE(2)
-      HOTSET_TILE(3)
-      HOTSET_TILE(4)
-      HOTSET_TILE(5) HOTSET_TILE(6) HOTSET_TILE(7) HOTSET_TILE(8) HOTSET_TILE(9) HOTSET_TILE(10) HOTSET_TILE(11) HOTSET_TILE(12)
+// clang-format off
+#define HOTSET_TILE(MR) \
+  case MR: many_rows_tile<BITS, MR>(panel, x, ldx, i, dwords, out); break;
+      HOTSET_TILE(1) HOTSET_TILE(2) HOTSET_TILE(3) HOTSET_TILE(4) HOTSET_TILE(5) HOTSET_TILE(6)
+      HOTSET_TILE(7) HOTSET_TILE(8) HOTSET_TILE(9) HOTSET_TILE(10) HOTSET_TILE(11) HOTSET_TILE(12)
+// clang-format on
 #undef HOTSET_TILE
     }
     i += size;

@@ -1,8 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // Every tier of quantised GEMM that this machine can run, against float64; with --bench, its speed.
-#include <sys/mman.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -17,6 +14,7 @@
 #include "cpu_avx/cpu_features.h"
 #include "cpu_avx/quant_gemm.h"
 #include "cpu_avx/quant_gemm_isa.h"
+#include "guarded_bytes.h"
 
 #if defined(__x86_64__)
 namespace hotset::cpu {
@@ -27,27 +25,6 @@ extern const QuantGemm kQuantI8EmulatedAmx[3], kQuantI8EmulatedAmxBlock16[3];  /
 namespace {
 
 using namespace hotset::cpu;
-
-// Bytes that end right before a page nobody may touch, or `early` bytes sooner.
-class GuardedBytes {
- public:
-  explicit GuardedBytes(size_t size, size_t early = 0) : size_(size) {
-    const size_t page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
-    mapped_ = (size + early + page - 1) / page * page + page;
-    base_ = static_cast<uint8_t*>(mmap(nullptr, mapped_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
-    if (base_ == MAP_FAILED || mprotect(base_ + mapped_ - page, page, PROT_NONE) != 0) std::abort();
-    data_ = base_ + mapped_ - page - size - early;
-  }
-  ~GuardedBytes() { munmap(base_, mapped_); }
-  GuardedBytes(const GuardedBytes&) = delete;
-  GuardedBytes& operator=(const GuardedBytes&) = delete;
-  uint8_t* data() { return data_; }
-  size_t size() const { return size_; }
-
- private:
-  uint8_t *base_, *data_;
-  size_t size_, mapped_;
-};
 
 struct Tier {
   const char* name;
