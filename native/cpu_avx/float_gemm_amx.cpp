@@ -18,6 +18,7 @@
 
 #include "cpu_avx/float_gemm_isa.h"
 #include "cpu_avx/tiles.h"
+#include "cpu_avx/transpose_avx512.h"
 
 namespace hotset::cpu {
 namespace {
@@ -70,26 +71,6 @@ inline __m256i weight_part(const void* data, int64_t i, int count, int part) {
   return cut(part == 0 ? v : sub(v, cut_value(v)));
 }
 
-inline void transpose_dwords(__m512i r[16]) {
-  __m512i t[16];
-  for (int i = 0; i < 16; i += 4) {
-    const __m512i a = _mm512_unpacklo_epi32(r[i], r[i + 1]), b = _mm512_unpackhi_epi32(r[i], r[i + 1]);
-    const __m512i c = _mm512_unpacklo_epi32(r[i + 2], r[i + 3]), d = _mm512_unpackhi_epi32(r[i + 2], r[i + 3]);
-    t[i] = _mm512_unpacklo_epi64(a, c);
-    t[i + 1] = _mm512_unpackhi_epi64(a, c);
-    t[i + 2] = _mm512_unpacklo_epi64(b, d);
-    t[i + 3] = _mm512_unpackhi_epi64(b, d);
-  }
-  for (int c = 0; c < 4; ++c) {
-    const __m512i a = _mm512_shuffle_i32x4(t[c], t[4 + c], 0x88), b = _mm512_shuffle_i32x4(t[c], t[4 + c], 0xdd);
-    const __m512i d = _mm512_shuffle_i32x4(t[8 + c], t[12 + c], 0x88), e = _mm512_shuffle_i32x4(t[8 + c], t[12 + c], 0xdd);
-    r[c] = _mm512_shuffle_i32x4(a, d, 0x88);
-    r[8 + c] = _mm512_shuffle_i32x4(a, d, 0xdd);
-    r[4 + c] = _mm512_shuffle_i32x4(b, e, 0x88);
-    r[12 + c] = _mm512_shuffle_i32x4(b, e, 0xdd);
-  }
-}
-
 // Columns [n, n + width) of W, kc of their k from k0 on; zeros fill up the last tile.
 template <int D>
 void pack_panel(const FloatMatrix& w, int64_t n, int width, int64_t k0, int kc, Scratch* s) {
@@ -107,7 +88,7 @@ void pack_panel(const FloatMatrix& w, int64_t n, int width, int64_t k0, int kc, 
             const __m256i high = c < columns && left > 16 ? weight_part<D>(w.data, at + 16, left - 16, part) : _mm256_setzero_si256();
             r[c] = _mm512_inserti64x4(_mm512_castsi256_si512(low), high, 1);
           }
-          transpose_dwords(r);
+          avx512::transpose16(r);
         } else {
           for (int j = 0; j < 16; ++j) {
             const int64_t at = (k0 + k + 2 * j) * w.stride_k + first_column;
