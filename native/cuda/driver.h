@@ -22,13 +22,22 @@ using Library = struct LibraryTag*;
 using Kernel = struct KernelTag*;
 using Function = struct FunctionTag*;
 using Stream = struct StreamTag*;
+using Event = struct EventTag*;
+using Graph = struct GraphTag*;
+using GraphExec = struct GraphExecTag*;
+
+struct LaunchAttribute {  // CUlaunchAttribute: 4 bytes of kind, 4 of padding, 64 of value
+  int id;
+  int padding;
+  alignas(8) unsigned char value[64];
+};
 
 struct LaunchConfig {  // CUlaunchConfig
   unsigned grid_x, grid_y, grid_z;
   unsigned block_x, block_y, block_z;
   unsigned shared_bytes;
   Stream stream;
-  void* attributes;
+  LaunchAttribute* attributes;
   unsigned n_attributes;
 };
 
@@ -51,13 +60,37 @@ struct LaunchConfig {  // CUlaunchConfig
   X(library_get_kernel, "cuLibraryGetKernel", 12000, (Kernel*, Library, const char*))                                   \
   X(library_unload, "cuLibraryUnload", 12000, (Library))                                                                \
   X(kernel_get_function, "cuKernelGetFunction", 12000, (Function*, Kernel))                                             \
+  X(func_set_attribute, "cuFuncSetAttribute", 9000, (Function, int, int))                                               \
   X(launch_kernel_ex, "cuLaunchKernelEx", 11060, (const LaunchConfig*, Function, void**, void**))                       \
+  X(mem_get_info, "cuMemGetInfo", 3020, (std::size_t*, std::size_t*))                                                   \
   X(mem_alloc, "cuMemAlloc", 3020, (DevicePtr*, std::size_t))                                                           \
   X(mem_free, "cuMemFree", 3020, (DevicePtr))                                                                           \
+  X(mem_host_alloc, "cuMemHostAlloc", 2020, (void**, std::size_t, unsigned))                                            \
+  X(mem_free_host, "cuMemFreeHost", 2000, (void*))                                                                      \
+  X(mem_host_register, "cuMemHostRegister", 6050, (void*, std::size_t, unsigned))                                       \
+  X(mem_host_unregister, "cuMemHostUnregister", 4000, (void*))                                                          \
+  X(mem_host_get_device_pointer, "cuMemHostGetDevicePointer", 3020, (DevicePtr*, void*, unsigned))                      \
+  X(pointer_get_attribute, "cuPointerGetAttribute", 4000, (void*, int, DevicePtr))                                      \
+  X(memcpy_htod_async, "cuMemcpyHtoDAsync", 3020, (DevicePtr, const void*, std::size_t, Stream))                        \
   X(memcpy_dtoh_async, "cuMemcpyDtoHAsync", 3020, (void*, DevicePtr, std::size_t, Stream))                              \
+  X(memcpy_dtod_async, "cuMemcpyDtoDAsync", 3020, (DevicePtr, DevicePtr, std::size_t, Stream))                          \
+  X(memset_d8_async, "cuMemsetD8Async", 3020, (DevicePtr, unsigned char, std::size_t, Stream))                          \
   X(stream_create, "cuStreamCreate", 2000, (Stream*, unsigned))                                                         \
   X(stream_synchronize, "cuStreamSynchronize", 2000, (Stream))                                                          \
-  X(stream_destroy, "cuStreamDestroy", 4000, (Stream))
+  X(stream_query, "cuStreamQuery", 2000, (Stream))                                                                      \
+  X(stream_wait_event, "cuStreamWaitEvent", 3020, (Stream, Event, unsigned))                                            \
+  X(stream_destroy, "cuStreamDestroy", 4000, (Stream))                                                                  \
+  X(event_create, "cuEventCreate", 2000, (Event*, unsigned))                                                            \
+  X(event_record, "cuEventRecord", 2000, (Event, Stream))                                                               \
+  X(event_synchronize, "cuEventSynchronize", 2000, (Event))                                                             \
+  X(event_elapsed_time, "cuEventElapsedTime", 2000, (float*, Event, Event))                                             \
+  X(event_destroy, "cuEventDestroy", 4000, (Event))                                                                     \
+  X(stream_begin_capture, "cuStreamBeginCapture", 10010, (Stream, int))                                                 \
+  X(stream_end_capture, "cuStreamEndCapture", 10000, (Stream, Graph*))                                                  \
+  X(graph_instantiate, "cuGraphInstantiateWithFlags", 11040, (GraphExec*, Graph, unsigned long long))                   \
+  X(graph_launch, "cuGraphLaunch", 10000, (GraphExec, Stream))                                                          \
+  X(graph_exec_destroy, "cuGraphExecDestroy", 10000, (GraphExec))                                                       \
+  X(graph_destroy, "cuGraphDestroy", 10000, (Graph))
 
 enum class DriverState {
   kReady,
