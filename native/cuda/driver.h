@@ -41,7 +41,7 @@ struct LaunchConfig {  // CUlaunchConfig
   unsigned n_attributes;
 };
 
-// X(member, exported name, CUDA version of the signature, parameters); tests/cuda/check_cuda_abi.cpp compares with cuda.h.
+// X(member, exported name, CUDA version of the signature, parameters); tests/cuda/cuda_abi.cpp compares with cuda.h.
 #define HOTSET_CUDA_FUNCTIONS(X)                                                                                        \
   X(init, "cuInit", 2000, (unsigned))                                                                                   \
   X(driver_get_version, "cuDriverGetVersion", 2020, (int*))                                                             \
@@ -61,6 +61,9 @@ struct LaunchConfig {  // CUlaunchConfig
   X(library_unload, "cuLibraryUnload", 12000, (Library))                                                                \
   X(kernel_get_function, "cuKernelGetFunction", 12000, (Function*, Kernel))                                             \
   X(func_set_attribute, "cuFuncSetAttribute", 9000, (Function, int, int))                                               \
+  X(tensor_map_encode_tiled, "cuTensorMapEncodeTiled", 12000,                                                           \
+    (void*, int, std::uint32_t, void*, const std::uint64_t*, const std::uint64_t*, const std::uint32_t*, const std::uint32_t*, int, int, \
+     int, int))                                                                                                         \
   X(launch_kernel_ex, "cuLaunchKernelEx", 11060, (const LaunchConfig*, Function, void**, void**))                       \
   X(mem_get_info, "cuMemGetInfo", 3020, (std::size_t*, std::size_t*))                                                   \
   X(mem_alloc, "cuMemAlloc", 3020, (DevicePtr*, std::size_t))                                                           \

@@ -46,6 +46,7 @@ CHECK(library_get_kernel, PFN_cuLibraryGetKernel_v12000);
 CHECK(library_unload, PFN_cuLibraryUnload_v12000);
 CHECK(kernel_get_function, PFN_cuKernelGetFunction_v12000);
 CHECK(func_set_attribute, PFN_cuFuncSetAttribute_v9000);
+CHECK(tensor_map_encode_tiled, PFN_cuTensorMapEncodeTiled_v12000);
 CHECK(launch_kernel_ex, PFN_cuLaunchKernelEx_v11060);
 CHECK(mem_get_info, PFN_cuMemGetInfo_v3020);
 CHECK(mem_alloc, PFN_cuMemAlloc_v3020);
@@ -85,6 +86,7 @@ static_assert(offsetof(L, stream) == offsetof(CUlaunchConfig, hStream));
 static_assert(offsetof(L, n_attributes) == offsetof(CUlaunchConfig, numAttrs));
 static_assert(sizeof(CUdeviceptr) == sizeof(hotset::cuda::DevicePtr) && sizeof(CUdevice) == sizeof(hotset::cuda::Device));
 static_assert(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR == 75 && CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR == 76);
+static_assert(CU_TENSOR_MAP_DATA_TYPE_UINT16 == 1 && CU_TENSOR_MAP_SWIZZLE_128B == 3 && CU_TENSOR_MAP_L2_PROMOTION_L2_256B == 3);
 static_assert(CU_STREAM_NON_BLOCKING == 1 && CUDA_ERROR_NO_DEVICE == 100);
 
 }  // namespace
