@@ -338,13 +338,14 @@ HOTSET_API hotset_status hotset_binding_output(const hotset_binding *binding, co
  * NaN logits are never chosen; a row of only NaN is HOTSET_ERROR_INVALID_ARGUMENT. */
 typedef struct hotset_sampler hotset_sampler;
 
+/* Zero-initialised but for struct_size it is valid and greedy. */
 typedef struct hotset_sampler_config {
   uint32_t struct_size;
   int32_t do_sample;          /* 0 greedy */
   int32_t top_k;              /* 0 or less: off */
-  float top_p;                /* in (0, 1]; 1: off */
+  float top_p;                /* in (0, 1]; 1 or 0: off */
   float temperature;          /* > 0; 0 means greedy */
-  float repetition_penalty;   /* > 0; 1: off */
+  float repetition_penalty;   /* > 0; 1 or 0: off */
   uint64_t seed;              /* same seed, same logits: same tokens, on every machine */
 } hotset_sampler_config;
 

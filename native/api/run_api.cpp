@@ -240,8 +240,13 @@ hotset_status hotset_sampler_create(hotset_sampler** out, const hotset_sampler_c
     HOTSET_FAIL_IF(config->struct_size < sizeof(hotset_sampler_config), invalid_argument,
                    "struct_size is %u: set it to sizeof(hotset_sampler_config)", config->struct_size);
     *out = nullptr;
-    const Sampler::Config c{config->do_sample != 0,     config->top_k, config->top_p, config->temperature,
-                            config->repetition_penalty, config->seed};
+    const auto or_off = [](float x) { return x == 0.0f ? 1.0f : x; };  // zero-initialised
+    const Sampler::Config c{.do_sample = config->do_sample != 0,
+                            .top_k = config->top_k,
+                            .top_p = or_off(config->top_p),
+                            .temperature = config->temperature,
+                            .repetition_penalty = or_off(config->repetition_penalty),
+                            .seed = config->seed};
     HOTSET_TRY(Sampler::check(c));
     *out = new hotset_sampler{Sampler(c)};
     return {};

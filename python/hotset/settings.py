@@ -61,6 +61,8 @@ def fill_sampler_config(config, given, search):
     the section of genai_config.json."""
     for name, default in _DEFAULTS.items():
         value = search.get(name, default) if given[name] is None else given[name]
+        if name in ("top_p", "repetition_penalty") and value == 0:  # off for the library; who writes it means something else
+            raise InvalidArgument(f"{name} is {value}, must be above 0")
         try:
             setattr(config, name, value)
         except (TypeError, OverflowError) as error:

@@ -206,6 +206,25 @@ static void structs_of_other_sizes(hotset_session *session) {
   CHECK(hotset_sampler_create(&sampler, &config) == HOTSET_ERROR_INVALID_ARGUMENT && says("struct_size") && !sampler);
 }
 
+/* All zero but the size: greedy, without penalty. */
+static void zero_sampler_is_greedy(void) {
+  float logits[3] = {0.5f, 3.0f, 2.9f};
+  hotset_tensor row = view(logits, 1);
+  int64_t token = -1;
+  hotset_sampler *sampler = NULL;
+  hotset_sampler_config config;
+  memset(&config, 0, sizeof config);
+  config.struct_size = sizeof config;
+  CHECK(hotset_sampler_create(&sampler, &config) == HOTSET_OK);
+  for (int i = 0; i < 3; ++i) CHECK(hotset_sampler_next(sampler, &row, &token) == HOTSET_OK && token == 1);
+  hotset_sampler_free(sampler);
+  config.top_p = -0.5f;
+  CHECK(hotset_sampler_create(&sampler, &config) == HOTSET_ERROR_INVALID_ARGUMENT && says("top_p is -0.5"));
+  config.top_p = 0;
+  config.repetition_penalty = -1;
+  CHECK(hotset_sampler_create(&sampler, &config) == HOTSET_ERROR_INVALID_ARGUMENT && says("repetition_penalty is -1"));
+}
+
 static void null_is_an_answer(hotset_session *session) {
   char *text = NULL;
   size_t n = hotset_session_input_count(NULL) + hotset_session_output_count(NULL);
@@ -241,6 +260,7 @@ int main(void) {
   structs_of_other_sizes(session);
   null_is_an_answer(session);
   buffers_after_a_run(session);
+  zero_sampler_is_greedy();
   if (!failures) puts("ok");
   return failures != 0;
 }

@@ -74,7 +74,7 @@ int main(int argc, char **argv) {
   for (int64_t i = 0; i < n_prompt; ++i) ids[i] = atoll(argv[5 + i]);
 
   hotset_sampler *sampler;
-  const hotset_sampler_config greedy = {.struct_size = sizeof greedy, .top_p = 1, .temperature = 1, .repetition_penalty = 1};
+  const hotset_sampler_config greedy = {.struct_size = sizeof greedy};
   TRY(hotset_sampler_create(&sampler, &greedy));
   TRY(hotset_binding_set_output(binding, "logits", NULL));  // the binding allocates
 

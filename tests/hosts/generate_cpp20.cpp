@@ -109,7 +109,6 @@ int generate(std::span<char*> arguments) {
   Decoder decoder(arguments[1], head_size, window, static_cast<int64_t>(ids.size()) + n_new);
   hotset_sampler_config greedy{};
   greedy.struct_size = sizeof greedy;
-  greedy.top_p = greedy.temperature = greedy.repetition_penalty = 1;
   const auto sampler = make<Sampler>(hotset_sampler_create, &greedy);
 
   size_t done = 0;  // tokens in the caches
