@@ -307,7 +307,8 @@ HOTSET_API hotset_status hotset_cancel(hotset_run_options *run_options);
 HOTSET_API hotset_status hotset_run_options_reset(hotset_run_options *run_options);
 
 /* Runs the graph once. Inputs and outputs are matched by name; every graph input without a default must be given, any
- * subset of outputs may be asked for (nodes that none of them needs are not run). `run_options` may be NULL. Buffers are read and written only during the call.
+ * subset of outputs may be asked for, each once (nodes that none of them needs are not run). `run_options` may be NULL. Buffers
+ * are read and written only during the call.
  * On failure library-allocated outputs are freed again and their data is NULL. The session stays usable. */
 HOTSET_API hotset_status hotset_run(hotset_session *session, hotset_run_options *run_options, const char *const *input_names,
                                     const hotset_tensor *inputs, size_t input_count, const char *const *output_names,

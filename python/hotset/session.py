@@ -136,7 +136,8 @@ class InferenceSession:
 
         Inputs are numpy arrays (or OrtValues), contiguous in C order, of the element type and rank that get_inputs() tells;
         anything else raises InvalidArgument with the conversion to write, as do missing and unknown names. Nodes that no
-        named output needs are not run. Raises Cancelled when `run_options` was terminated."""
+        named output needs are not run. A name given twice is computed once: its array is there twice. Raises Cancelled when
+        `run_options` was terminated."""
         handle = self._open()
         if not isinstance(input_feed, collections.abc.Mapping):
             raise InvalidArgument(f"input_feed is a dict of arrays by input name, not {type(input_feed).__name__}")
@@ -145,7 +146,8 @@ class InferenceSession:
         for index, (name, value) in enumerate(input_feed.items()):
             in_names[index] = self._name(name, kept)
             kept.append(fill(inputs[index], value, name, self._input_dtypes.get(name)))
-        wanted = output_names or [arg.name for arg in self._outputs]
+        names = output_names or [arg.name for arg in self._outputs]
+        wanted = list(dict.fromkeys(names))
         n_out = len(wanted)
         outputs, out_names = ffi.new("hotset_tensor[]", n_out), ffi.new("const char *[]", n_out)
         for index, name in enumerate(wanted):
@@ -153,7 +155,11 @@ class InferenceSession:
             outputs[index].struct_size = TENSOR_SIZE
         tag = ffi.NULL if run_options is None else run_options._handle
         check(lib.hotset_run(handle, tag, in_names, inputs, n_in, out_names, outputs, n_out))
-        return [adopt(outputs[index]) for index in range(n_out)]
+        arrays = [adopt(outputs[index]) for index in range(n_out)]
+        if n_out == len(names):
+            return arrays
+        by_name = dict(zip(wanted, arrays, strict=True))
+        return [by_name[name] for name in names]
 
     def _name(self, name, kept):
         pointer = self._names.get(name)
