@@ -236,7 +236,8 @@ HOTSET_API hotset_status hotset_options_set_progress(hotset_options *options, ho
 /* ---- sessions ----------------------------------------------------------------------------------------------------- */
 
 /* A loaded model. Weights are mapped from the file and never copied: do not truncate or overwrite the model's files while
- * a session lives (replace them by renaming a new file over the old name, which is safe). */
+ * a session lives (replace them by renaming a new file over the old name, which is safe). A run that begins while a file is too
+ * short returns HOTSET_ERROR_INVALID_STATE, for models of up to 8 files; bytes that go during a run end the process. */
 typedef struct hotset_session hotset_session;
 
 /* Loads an ONNX file. `options` may be NULL (defaults), is copied, and may be freed at once.

@@ -188,6 +188,16 @@ void ExpertStore::list_ranges() {
   ranges_.resize(n);
 }
 
+std::vector<std::pair<int, uint64_t>> ExpertStore::read_tensors() const {
+  std::vector<std::pair<int, uint64_t>> places;
+  if (plan_.home != ExpertHome::cached) return places;
+  for (const auto& layer : layers_)
+    for (const auto& pieces : layer->pieces)
+      for (const ExpertTensor* tensor : pieces) places.emplace_back(tensor->file, tensor->offset);
+  std::sort(places.begin(), places.end());
+  return places;
+}
+
 void ExpertStore::drop_file_pages() const {
   for (const Range& range : ranges_) readers_[static_cast<size_t>(range.file)]->drop(range.from, range.to - range.from);
 }

@@ -52,6 +52,8 @@ class ExpertStore {
   const StorePlan& plan() const { return plan_; }
   size_t fixed_bytes() const { return fixed_bytes_; }
   size_t n_layers() const { return layers_.size(); }
+  // File and offset, in this order, of tensors that are read into memory: their mapping is not touched any more.
+  std::vector<std::pair<int, uint64_t>> read_tensors() const;
   // Host memory of the store itself.
   size_t table_bytes() const;
   ExpertCache::Stats stats() const { return cache_ ? cache_->stats() : ExpertCache::Stats(); }

@@ -167,6 +167,7 @@ Status Session::run_steps(RunState& state, const RunControl* control, std::vecto
 
 Status Session::execute(RunState& state, const RunControl* control) {
   Plan& plan = state.plan;
+  HOTSET_TRY(watch_.check());
   HOTSET_TRY(check_inputs(state));
   for (size_t i = 0; i < state.inputs.size(); ++i) HOTSET_TRY(plan.set_input(static_cast<int>(i), state.inputs[i]));
   for (size_t o = 0; o < state.outputs.size(); ++o) plan.set_requested(static_cast<int>(o), state.outputs[o].requested);

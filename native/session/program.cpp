@@ -280,7 +280,7 @@ Status Program::run_lazy(Step& step, ThreadPool& pool) {
 }
 
 Status Program::prepare_lazy(ThreadPool& pool) {
-  if (lazy_done_.load(std::memory_order_acquire)) return {};
+  if (is_prepared()) return {};
   const std::lock_guard lock(lazy_mutex_);
   if (lazy_done_.load(std::memory_order_relaxed)) return {};
   for (; n_lazy_done_ < lazy_.size(); ++n_lazy_done_) HOTSET_TRY(run_lazy(lazy_[n_lazy_done_], pool));

@@ -70,6 +70,7 @@ class Program {
 
   // Computes the weights-only values that were too large to compute at creation, once. Their sources' pages are dropped.
   Status prepare_lazy(ThreadPool& pool);
+  bool is_prepared() const { return lazy_done_.load(std::memory_order_acquire); }
   // Host memory of the graph and of the program's own tables.
   size_t structure_bytes() const;
   // Bytes that folded constants take once prepare_lazy has run.

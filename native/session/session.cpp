@@ -2,6 +2,7 @@
 // Creation of sessions and of run states.
 #include "session/session.h"
 
+#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
 
@@ -182,11 +183,25 @@ Result<std::unique_ptr<Session>> Session::finish(std::unique_ptr<model::Model> m
            "session.moe.offload.host_expert_bytes bounds nothing: the model has no MoE or QMoE node; experts in ordinary operators are "
            "mapped like other weights");
   }
+  if (!planning) s->watch_files();
   HOTSET_TRY(report(callbacks, "prepare", 1, 1));
   const model::Graph& graph = s->graph();
   for (size_t i = 0; i < graph.inputs.size(); ++i) s->input_names_[graph.values[graph.inputs[i]].name] = static_cast<int>(i);
   for (size_t i = 0; i < graph.outputs.size(); ++i) s->output_names_[graph.values[graph.outputs[i]].name] = static_cast<int>(i);
   return s;
+}
+
+// Files of the mapped bytes that runs may read: constants, but for experts that are read into memory.
+void Session::watch_files() {
+  const model::Model& model = program_->model();
+  const std::vector<std::pair<int, uint64_t>> read = store_.read_tensors();
+  std::vector<uint64_t> ends(model.files.size());
+  for (const model::Constant& c : model.graph.constants) {
+    if (c.file < 0 || std::binary_search(read.begin(), read.end(), std::pair{c.file, c.offset})) continue;
+    uint64_t& end = ends[static_cast<size_t>(c.file)];
+    end = std::max(end, c.offset + c.tensor.bytes());
+  }
+  watch_.start(model.files, ends);
 }
 
 int Session::input_index(std::string_view name) const {
@@ -202,7 +217,10 @@ int Session::output_index(std::string_view name) const {
 Result<std::unique_ptr<RunState>> Session::acquire() {
   if (process_id() != process_)
     return fail(Code::invalid_state, "the session was created in another process: create a new one after fork()");
-  HOTSET_TRY(program_->prepare_lazy(*pool_));
+  if (!program_->is_prepared()) {
+    HOTSET_TRY(watch_.check());
+    HOTSET_TRY(program_->prepare_lazy(*pool_));
+  }
   {
     const std::lock_guard lock(states_mutex_);
     if (!states_.empty()) {

@@ -12,6 +12,7 @@
 
 #include "experts/expert_store.h"
 #include "experts/profile.h"
+#include "model/file_watch.h"
 #include "session/options.h"
 #include "session/plan.h"
 #include "session/program.h"
@@ -137,6 +138,7 @@ class Session {
   static Result<std::unique_ptr<Session>> finish(std::unique_ptr<model::Model> model, const Options& options, const Callbacks& callbacks,
                                                  bool planning);
   void log(int level, const std::string& text) const;
+  void watch_files();
   Status check_inputs(RunState& state) const;
   Status bind_output(RunState& state, int output);
   Status check_overlaps(const RunState& state) const;
@@ -151,6 +153,7 @@ class Session {
   experts::UsageCounters usage_;
   experts::ExpertStore store_;  // behind the counters that it asks
   std::unique_ptr<Program> program_;
+  model::FileWatch watch_;
   std::unordered_map<std::string_view, int> input_names_, output_names_;
   std::shared_ptr<RunMemory> memory_ = std::make_shared<RunMemory>();
   std::mutex states_mutex_;

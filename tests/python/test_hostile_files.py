@@ -4,10 +4,12 @@
 import os
 import pathlib
 import shutil
+import sys
 
 import numpy as np
 import pytest
 
+import hotset
 from python.hostile_models import SIMPLE, external, field, graph, model, node, open_all, open_one, refused, runs, value
 
 DEMO = pathlib.Path(__file__).resolve().parents[2] / "python/hotset/models/demo"
@@ -33,6 +35,34 @@ def test_truncated_data(tmp_path):
         refused(tmp_path / "model.onnx", "InvalidModel", "needs bytes", "model.onnx.data", f"which has {n}")
     (tmp_path / "model.onnx.data").unlink()
     refused(tmp_path / "model.onnx", "NotFound", "model.onnx.data")
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="mapped files cannot be truncated there")
+def test_data_truncated_while_mapped(tmp_path):
+    """A status and not the end of the process, at the first run and later; well again when the file is; a file put in its place by
+    renaming is another file."""
+    for name in ("model.onnx", "model.onnx.data"):
+        shutil.copy(DEMO / name, tmp_path)
+    data = tmp_path / "model.onnx.data"
+    whole = data.read_bytes()
+    session, unused = (hotset.InferenceSession(tmp_path / "model.onnx") for _ in range(2))
+    feeds = {"input_ids": np.array([[5, 6, 7]]), "attention_mask": np.ones((1, 3), np.int64)}
+    for arg in session.get_inputs():
+        if arg.name.startswith("past"):
+            feeds[arg.name] = np.zeros((1, 2, 128 if "sliding" in arg.shape[2] else 0, 64), np.float32)
+    logits = session.run(["logits"], feeds)[0]
+    for bytes_left in (0, len(whole) // 2, len(whole) - 8192):
+        os.truncate(data, bytes_left)
+        for each in (session, unused):
+            with pytest.raises(hotset.InvalidState, match=rf"model\.onnx\.data.* shorter: {bytes_left} bytes") as refusal:
+                each.run(["logits"], feeds)
+            assert "renaming" in str(refusal.value)
+        data.write_bytes(whole)
+        np.testing.assert_array_equal(session.run(["logits"], feeds)[0], logits)
+    (tmp_path / "new").write_bytes(whole[:100])
+    (tmp_path / "new").rename(data)
+    for each in (session, unused):
+        np.testing.assert_array_equal(each.run(["logits"], feeds)[0], logits)
 
 
 def test_no_models(tmp_path):
