@@ -31,7 +31,7 @@
  *     at once; creating, freeing and setting options of one object is for one thread at a time.
  *   - The library never prints, exits, installs signal handlers or changes global state. It reads these environment
  *     variables only: HOTSET_CPU (cap of the CPU kernels: a tier of the machine, as hotset_doctor lists
- *     them; with another value no session can be created), HOTSET_LIBCUDA (path of the driver), and
+ *     them; empty is not set, with another value no session can be created), HOTSET_LIBCUDA (path of the driver), and
  *     ORT_QMOE_* as defaults of the options session.moe.offload.* that approximate routing has.
  *   - After fork() the child has none of the library's threads: a run of a session it inherited returns
  *     HOTSET_ERROR_INVALID_STATE. It may free what no other thread was using at that moment, and create and run sessions

@@ -52,6 +52,44 @@ def test_demo_description_is_the_same(demo):
     assert [str(arg) for arg in ours.get_outputs()] == [str(arg) for arg in theirs.get_outputs()]
 
 
+def test_an_output_asked_for_twice(ort, add_model):
+    y, z, again = ort.InferenceSession(add_model).run(["y", "z", "y"], {"x": X})
+    np.testing.assert_array_equal(y, X + np.float32([1, 2, 3]))
+    np.testing.assert_array_equal(z, X * X)
+    np.testing.assert_array_equal(again, y)
+
+
+def decoder_feeds(session, ids, mask, past):
+    """Feeds of the demo model; growing caches have `past` rows of random values."""
+    rng = np.random.default_rng(0)
+    feeds = {"input_ids": np.array([ids]), "attention_mask": np.array([mask])}
+    for arg in session.get_inputs():
+        if arg.name.startswith("past"):
+            rows = 128 if "sliding" in arg.shape[2] else past
+            feeds[arg.name] = rng.normal(size=(1, 2, rows, 64)).astype(np.float32)
+    return feeds
+
+
+@pytest.mark.parametrize("mask", [[0, 0, 1, 1, 1, 1], [1, 0, 1, 1, 0, 1], [0, 4, 0, 0, 0, 0]], ids=str)
+def test_masks_count_by_their_row_sums(ort, demo, mask):
+    """All that an exported graph reads of attention_mask is row sums and width: padding is on the right, wherever the ones are."""
+    session = ort.InferenceSession(demo / "model.onnx")
+    want, got = (session.run(["logits"], decoder_feeds(session, [5], m, 5))[0] for m in ([1, 1, 1, 1, 0, 0], mask))
+    np.testing.assert_array_equal(got, want)
+
+
+def test_a_padded_prompt_is_padded_on_the_right(demo):
+    """onnxruntime refuses it where caches are windowed; here its valid rows are those of the prompt alone."""
+    session = hotset.InferenceSession(demo / "model.onnx")
+    want = session.run(["logits"], decoder_feeds(session, [5, 6], [1, 1], 0))[0]
+    for mask in ([1, 1, 0], [0, 1, 1]):
+        got = session.run(["logits"], decoder_feeds(session, [5, 6, 7], mask, 0))[0]
+        np.testing.assert_allclose(got[:, :2], want, atol=1e-4)
+    for mask, refusal in (([0, 0, 0], "seqlens_k"), ([2, 1, 1], "seqlens_k"), ([1, 1], "total_sequence_length")):
+        with pytest.raises(hotset.InvalidArgument, match=refusal):
+            session.run(["logits"], decoder_feeds(session, [5, 6, 7], mask, 0))
+
+
 def test_errors(ort, add_model):
     session = ort.InferenceSession(add_model)
     with pytest.raises(ValueError, match="x"):
