@@ -51,6 +51,13 @@ def run_tool(*command) -> None:
         pytest.fail(" ".join(map(str, command)) + "\n" + done.stdout[-8000:], pytrace=False)
 
 
+def device_code() -> list[str]:
+    """Real device code where there is a GPU and an nvcc; elsewhere its names, which the stand-in driver takes."""
+    found = [subprocess.run([sys.executable, ROOT / "tools" / tool], capture_output=True) for tool in ("gpu_archs.py", "find_nvcc.py")]
+    real = all(done.returncode == 0 and done.stdout.strip() for done in found)
+    return [] if real else ["-Dcuda=enabled", "-Dkernels=empty"]
+
+
 @pytest.fixture(scope="session")
 def source_root() -> pathlib.Path:
     return ROOT
@@ -63,8 +70,15 @@ def native_build() -> pathlib.Path:
     folder.mkdir(parents=True, exist_ok=True)
     meson = [sys.executable, "-m", "mesonbuild.mesonmain"]
     with locked(folder / ".lock"):
-        configured = (folder / "build.ninja").exists()
         # Reconfigured each time: the source lists are made by looking at the folders.
-        run_tool(*meson, "setup", *(["--reconfigure"] if configured else []), folder, ROOT, "-Dtests=true")
+        arguments = ["--reconfigure"] if (folder / "build.ninja").exists() else device_code()
+        run_tool(*meson, "setup", *arguments, folder, ROOT, "-Dtests=true")
         run_tool(*meson, "compile", "-C", folder)
     return folder
+
+
+@pytest.fixture(scope="session")
+def fake_gpu(native_build: pathlib.Path) -> dict[str, str]:
+    """Environment of a process whose GPUs are those of tests/cuda/fake_cuda.h: its knobs may be added."""
+    libraries = {"HOTSET_LIBRARY": "native/libhotset.so.1", "HOTSET_LIBCUDA": "tests/libfake_cuda.so"}
+    return os.environ | {name: str(native_build / path) for name, path in libraries.items()}

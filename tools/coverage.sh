@@ -10,7 +10,7 @@ python=${PYTHON:-python3}
 if [ -f "$build/build.ninja" ]; then
   "$python" -m mesonbuild.mesonmain setup --reconfigure "$build" >/dev/null
 else
-  "$python" -m mesonbuild.mesonmain setup "$build" -Dtests=true -Dcuda=disabled -Doptimization=1 -Ddebug=true -Db_ndebug=true -Db_coverage=true
+  "$python" -m mesonbuild.mesonmain setup "$build" -Dtests=true -Dcuda=enabled -Dkernels=empty -Doptimization=1 -Ddebug=true -Db_ndebug=true -Db_coverage=true
 fi
 "$python" -m mesonbuild.mesonmain compile -C "$build" ${JOBS:+-j "$JOBS"}
 find "$build" -name '*.gcda' -delete

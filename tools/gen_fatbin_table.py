@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Write the table of embedded fatbins that native/cuda/fatbins.h declares.
 
-usage: gen_fatbin_table.py OUTPUT ARCHS [NAME...]
+usage: gen_fatbin_table.py OUTPUT ARCHS NVCC_VERSION [NAME...]
 """
 
 import pathlib
@@ -9,7 +9,8 @@ import sys
 
 
 def main() -> None:
-    output, archs, *names = sys.argv[1:]
+    output, archs, version, *names = sys.argv[1:]
+    major, minor = (int(part) for part in (version + ".0").split(".")[:2])
     symbols = "".join(f"extern const unsigned char hotset_fatbin_{n}_begin[], hotset_fatbin_{n}_end[];\n" for n in names)
     rows = "".join(f'    {{"{n}", hotset_fatbin_{n}_begin, hotset_fatbin_{n}_end}},\n' for n in names) or "    {},\n"
     pathlib.Path(output).write_text(
@@ -19,7 +20,8 @@ def main() -> None:
         "namespace hotset::cuda {\n\n"
         f"const Fatbin kFatbins[] = {{\n{rows}}};\n"
         f"const std::size_t kFatbinCount = {len(names)};\n"
-        f'const char* const kFatbinArchs = "{archs}";\n\n'
+        f'const char* const kFatbinArchs = "{archs}";\n'
+        f"const int kFatbinToolkit = {1000 * major + 10 * minor};\n\n"
         "}  // namespace hotset::cuda\n",
         encoding="utf-8",
     )

@@ -13,7 +13,7 @@ case $kind in
 esac
 shift
 build=build-$kind
-options=(-Dtests=true -Dcuda=disabled -Dbuildtype=debugoptimized "-Db_sanitize=$sanitizers" -Db_lundef=false)
+options=(-Dtests=true -Dcuda=enabled -Dkernels=empty -Dbuildtype=debugoptimized "-Db_sanitize=$sanitizers" -Db_lundef=false)
 
 # Kernels take no part in detect_stack_use_after_return (native/cpu_avx/meson.build): with it gcc 12 crashes in correct code. It gives
 # a variable the alignment it happens to have on the real stack, then moves it to a frame of another phase. Seen in load_block of

@@ -9,7 +9,20 @@
 namespace hotset::cuda {
 namespace {
 
-constexpr int kOutOfMemory = 2;                    // CUDA_ERROR_OUT_OF_MEMORY
+enum ResultCode {  // CUDA_ERROR_*
+  kOutOfMemory = 2,
+  kNotInitialized = 3,
+  kDeinitialized = 4,
+  kInvalidImage = 200,
+  kNoBinaryForGpu = 209,
+  kUncorrectableEcc = 214,
+  kInvalidPtx = 218,
+  kUnsupportedPtxVersion = 222,
+  kIllegalAddress = 700,
+  kAssert = 710,
+  kHardwareStackError = 714,  // and the four after it, up to the next
+  kLaunchFailed = 719,
+};
 constexpr unsigned kNonBlocking = 1;               // CU_STREAM_NON_BLOCKING
 constexpr unsigned kPortable = 1, kDeviceMap = 2;  // CU_MEMHOSTALLOC_*
 enum Attribute {                                   // CU_DEVICE_ATTRIBUTE_*
@@ -20,13 +33,24 @@ enum Attribute {                                   // CU_DEVICE_ATTRIBUTE_*
 };
 constexpr int kMaxDynamicShared = 8;      // CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 constexpr int kDefaultShared = 48 << 10;  // what every kernel may use
-constexpr int kNoBinaryForGpu = 209;      // CUDA_ERROR_NO_BINARY_FOR_GPU
 
 std::mutex open_mutex;
 std::map<int, std::weak_ptr<Gpu>>& open_gpus() {
-  static std::map<int, std::weak_ptr<Gpu>> gpus;
+  static auto& gpus = *new std::map<int, std::weak_ptr<Gpu>>;  // never destroyed, as the driver
   return gpus;
 }
+
+// The context is of no use after these.
+bool is_final(int result) {
+  return result == kUncorrectableEcc || result == kIllegalAddress || result == kAssert ||
+         (result >= kHardwareStackError && result <= kLaunchFailed);
+}
+
+bool is_code_refusal(int result) {
+  return result == kInvalidImage || result == kNoBinaryForGpu || result == kInvalidPtx || result == kUnsupportedPtxVersion;
+}
+
+std::string cuda_version(int version) { return std::to_string(version / 1000) + "." + std::to_string(version % 1000 / 10); }
 
 }  // namespace
 
@@ -37,16 +61,31 @@ const char* purpose_name(Purpose purpose) {
 
 Status Gpu::check(int result, const char* step) const {
   if (result == 0) return {};
-  return Status(result == kOutOfMemory ? Code::out_of_device_memory : Code::device,
-                info_.name + ": " + step + ": " + driver().describe(result));
+  const std::string text = info_.name + ": " + step + ": " + driver().describe(result);
+  if (result == kOutOfMemory) return Status(Code::out_of_device_memory, text);
+  if (result == kNotInitialized || result == kDeinitialized) return Status(Code::invalid_state, text);
+  int before = 0;
+  if (is_final(result) && lost_.compare_exchange_strong(before, result, std::memory_order_relaxed))
+    return Status(Code::device, text + "; the GPU is lost until every session on it is freed");
+  if (before || (before = lost_.load(std::memory_order_relaxed)) != 0)
+    return fail(Code::device, "%s: the GPU was lost before (%s): free every session on it", info_.name.c_str(),
+                driver().describe(before).c_str());
+  return Status(Code::device, text);
 }
 
 hotset::Result<std::shared_ptr<Gpu>> Gpu::open(int index) {
   const std::lock_guard lock(open_mutex);
   std::weak_ptr<Gpu>& known = open_gpus()[index];
-  if (std::shared_ptr<Gpu> gpu = known.lock()) return gpu;
+  if (std::shared_ptr<Gpu> gpu = known.lock()) {
+    if (gpu->lost()) return gpu->check(gpu->lost_, "open");
+    return gpu;
+  }
   std::shared_ptr<Gpu> gpu(new Gpu);
   std::string why;
+  int n = 0;
+  HOTSET_FAIL_IF(!device_count(&n, &why), unsupported, "device cuda:%d: %s", index, why.c_str());
+  HOTSET_FAIL_IF(index < 0 || index >= n, invalid_argument, "device cuda:%d: there %s cuda:0%s", index, n == 1 ? "is only" : "are",
+                 n == 1 ? "" : (" to cuda:" + std::to_string(n - 1)).c_str());
   if (!device_info(index, &gpu->info_, &why)) return Status(Code::device, why);
   const Driver& d = driver();
   gpu->index_ = index;
@@ -67,7 +106,7 @@ hotset::Result<std::shared_ptr<Gpu>> Gpu::open(int index) {
 }
 
 Gpu::~Gpu() {
-  if (!context_) return;
+  if (!context_ || !driver_lives()) return;
   {
     const Current current(*this);
     for (const auto& [name, library] : libraries_) driver().library_unload(library);
@@ -75,27 +114,51 @@ Gpu::~Gpu() {
   driver().primary_ctx_release(device_);
 }
 
-hotset::Result<Function> Gpu::function(const char* fatbin_name, const char* name, int shared_bytes) {
+hotset::Result<Library> Gpu::library(const char* name) {
+  if (const auto found = libraries_.find(name); found != libraries_.end()) return found->second;
+  const Fatbin* fatbin = find_fatbin(name);
+  HOTSET_FAIL_IF(!fatbin, unsupported, "this build of hotset has no device code '%s': it was built without nvcc", name);
+  Library library = nullptr;
+  const int result = driver().library_load_data(&library, fatbin->begin, nullptr, nullptr, 0, nullptr, nullptr, 0);
+  if (is_code_refusal(result)) {
+    const bool old = driver().version / 1000 < kFatbinToolkit / 1000;
+    return fail(Code::unsupported, "%s (compute capability %d.%d, driver for CUDA %s) takes none of the device code '%s' (%s%s)%s: %s",
+                info_.name.c_str(), info_.compute_major, info_.compute_minor, cuda_version(driver().version).c_str(), name,
+                *kFatbinArchs ? "for " : "ready-made", kFatbinArchs,
+                old ? (", which needs a driver for CUDA " + cuda_version(kFatbinToolkit)).c_str() : "", driver().describe(result).c_str());
+  }
+  HOTSET_TRY(check(result, "cuLibraryLoadData"));
+  libraries_[name] = library;
+  return library;
+}
+
+Status Gpu::load(const char* fatbin) {
   const std::lock_guard lock(mutex_);
-  if (const auto found = functions_.find({fatbin_name, name}); found != functions_.end()) return found->second;
+  const Current current(*this);
+  HOTSET_ASSIGN([[maybe_unused]] const Library loaded, library(fatbin));
+  return {};
+}
+
+hotset::Result<Function> Gpu::function(const char* fatbin, const char* name, int shared_bytes) {
+  const std::lock_guard lock(mutex_);
   const Current current(*this);
   const Driver& d = driver();
-  Library& library = libraries_[fatbin_name];
-  if (!library) {
-    const Fatbin* fatbin = find_fatbin(fatbin_name);
-    HOTSET_FAIL_IF(!fatbin, unsupported, "this build of hotset has no device code '%s': it was built without nvcc", fatbin_name);
-    const int result = d.library_load_data(&library, fatbin->begin, nullptr, nullptr, 0, nullptr, nullptr, 0);
-    HOTSET_FAIL_IF(result == kNoBinaryForGpu, unsupported, "%s (compute capability %d.%d): this build has device code for '%s' alone",
-                   info_.name.c_str(), info_.compute_major, info_.compute_minor, kFatbinArchs);
-    HOTSET_TRY(check(result, "cuLibraryLoadData"));
+  const std::pair<std::string, std::string> key(fatbin, name);
+  auto found = functions_.find(key);
+  if (found == functions_.end()) {
+    HOTSET_ASSIGN(const Library from, library(fatbin));
+    Kernel kernel = nullptr;
+    Loaded loaded{nullptr, kDefaultShared};
+    HOTSET_TRY(check(d.library_get_kernel(&kernel, from, name), name));
+    HOTSET_TRY(check(d.kernel_get_function(&loaded.function, kernel), name));
+    found = functions_.emplace(key, loaded).first;
   }
-  Kernel kernel = nullptr;
-  Function function = nullptr;
-  HOTSET_TRY(check(d.library_get_kernel(&kernel, library, name), name));
-  HOTSET_TRY(check(d.kernel_get_function(&function, kernel), name));
-  if (shared_bytes > kDefaultShared) HOTSET_TRY(check(d.func_set_attribute(function, kMaxDynamicShared, shared_bytes), name));
-  functions_[{fatbin_name, name}] = function;
-  return function;
+  Loaded& known = found->second;
+  if (shared_bytes > known.shared_bytes) {
+    HOTSET_TRY(check(d.func_set_attribute(known.function, kMaxDynamicShared, shared_bytes), name));
+    known.shared_bytes = shared_bytes;
+  }
+  return known.function;
 }
 
 Status Gpu::free_memory(size_t* free, size_t* total) const {
@@ -120,7 +183,7 @@ hotset::Result<DeviceMemory> DeviceMemory::take(std::shared_ptr<Gpu> gpu, size_t
 
 void DeviceMemory::give() {
   if (!gpu_) return;
-  {
+  if (driver_lives()) {
     const Current current(*gpu_);
     driver().mem_free(address_);
   }
@@ -147,7 +210,7 @@ hotset::Result<PinnedMemory> PinnedMemory::take(std::shared_ptr<Gpu> gpu, size_t
 
 void PinnedMemory::give() {
   if (!gpu_) return;
-  {
+  if (driver_lives()) {
     const Current current(*gpu_);
     driver().mem_free_host(data_);
   }
@@ -166,7 +229,7 @@ hotset::Result<OwnStream> OwnStream::make(std::shared_ptr<Gpu> gpu) {
 }
 
 OwnStream::~OwnStream() {
-  if (!gpu_) return;
+  if (!gpu_ || !driver_lives()) return;
   const Current current(*gpu_);
   driver().stream_destroy(stream_);
 }

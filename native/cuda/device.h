@@ -1,5 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // One GPU of this process: its primary context, its kernels, and memory with an owner for every byte.
+//
+// Failures: memory that runs out leaves everything usable. After a kernel has crashed (an illegal address, a launch failure, a
+// machine check), CUDA refuses every call of the process on that device until its context is gone: Gpu::check remembers that, and
+// whoever holds the Gpu gets Code::device until all have let it go; Gpu::open gives a fresh context then. Other devices go on.
+// After fork() the child gets Code::invalid_state. Destructors never fail, and call nothing when the driver has gone.
 #pragma once
 #include <array>
 #include <atomic>
@@ -31,7 +36,8 @@ struct Limits {                // of a device, as cuDeviceGetAttribute has them
 
 class Gpu : public std::enable_shared_from_this<Gpu> {
  public:
-  // The device `index` of this process; every caller gets the same one while anybody holds it.
+  // The device `index` of this process; every caller gets the same one while anybody holds it. unsupported: no usable driver or
+  // no device at all; invalid_argument: no device of that number; device: the driver fails, or the device is lost.
   static hotset::Result<std::shared_ptr<Gpu>> open(int index);
   ~Gpu();
   Gpu(const Gpu&) = delete;
@@ -43,12 +49,16 @@ class Gpu : public std::enable_shared_from_this<Gpu> {
   Context context() const { return context_; }
 
   // ok, or a failure that names the device, what was done and the driver's text. Memory that runs out is
-  // Code::out_of_device_memory, everything else Code::device.
+  // Code::out_of_device_memory, a call in a forked child Code::invalid_state, everything else Code::device.
   Status check(int result, const char* step) const;
+  // Whether a check has seen a failure after which the device refuses all work.
+  bool lost() const { return lost_.load(std::memory_order_relaxed) != 0; }
 
   // The kernel `name` of native/cuda/<fatbin>.cu; loaded on first use and kept. `shared_bytes` of dynamic shared memory are
   // permitted. Any thread.
   hotset::Result<Function> function(const char* fatbin, const char* name, int shared_bytes = 0);
+  // Loads the device code of native/cuda/<fatbin>.cu alone. unsupported: this build has none, or none for this device or driver.
+  Status load(const char* fatbin);
 
   // Free and total bytes of the device now, over all processes.
   Status free_memory(size_t* free, size_t* total) const;
@@ -60,15 +70,21 @@ class Gpu : public std::enable_shared_from_this<Gpu> {
   friend class DeviceMemory;
   friend class PinnedMemory;
   Gpu() = default;
+  hotset::Result<Library> library(const char* fatbin);  // under mutex_
 
   int index_ = 0;
   Device device_ = 0;
   DeviceInfo info_;
   Limits limits_;
   Context context_ = nullptr;
+  mutable std::atomic<int> lost_{0};  // the driver's result, the first that was one of those
   std::mutex mutex_;
   std::map<std::string, Library> libraries_;
-  std::map<std::pair<std::string, std::string>, Function> functions_;
+  struct Loaded {
+    Function function = nullptr;
+    int shared_bytes = 0;  // dynamic shared memory that it may use
+  };
+  std::map<std::pair<std::string, std::string>, Loaded> functions_;
   std::array<std::atomic<size_t>, kPurposes> used_{};
   std::atomic<size_t> pinned_{0};
 };

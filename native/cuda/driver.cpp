@@ -2,7 +2,10 @@
 // Finds and loads the NVIDIA driver and asks it what devices there are.
 #include "cuda/driver.h"
 
+#include <atomic>
 #include <cstdlib>
+
+#include "base/thread_pool.h"
 
 #if defined(_WIN32)
 #define WIN32_LEAN_AND_MEAN
@@ -14,7 +17,7 @@
 namespace hotset::cuda {
 namespace {
 
-constexpr Result kErrorNoDevice = 100;
+constexpr Result kNotInitialized = 3, kErrorNoDevice = 100;
 constexpr int kComputeMajor = 75;  // CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_*
 constexpr int kComputeMinor = 76;
 
@@ -50,6 +53,14 @@ void* find_symbol(void* library, const char* name) { return dlsym(library, name)
 
 std::string version_text(int version) { return std::to_string(version / 1000) + "." + std::to_string(version % 1000 / 10); }
 
+std::atomic<bool> ending{false};
+std::atomic<std::int64_t> loaded_by{0};  // process; 0: not yet
+
+// Made after the driver's own handlers for the end of the process, so it ends before they run.
+struct EndMark {
+  ~EndMark() { ending.store(true, std::memory_order_relaxed); }
+};
+
 Driver fail(Driver driver, DriverState state, std::string why) {
   driver.state = state;
   driver.why = std::move(why);
@@ -63,7 +74,9 @@ std::string Driver::describe(Result result) const {
   const char* text = nullptr;
   if (get_error_name) get_error_name(result, &name);
   if (get_error_string) get_error_string(result, &text);
-  return (name ? std::string(name) : "CUDA error " + std::to_string(result)) + (text ? std::string(": ") + text : "");
+  std::string all = (name ? std::string(name) : "CUDA error " + std::to_string(result)) + (text ? std::string(": ") + text : "");
+  if (result == kNotInitialized && !driver_lives()) all += " (CUDA cannot be used in a child made by fork() after its parent used it)";
+  return all;
 }
 
 Driver load_driver(const char* path) {
@@ -79,13 +92,13 @@ Driver load_driver(const char* path) {
                 find_symbol(library, "cuInit") ? "the NVIDIA driver is too old: CUDA 12.0 or newer is needed"
                                                : "the library found as NVIDIA driver is none: it has no cuInit");
   }
-#define X(member, symbol, number, parameters)                                                                           \
-  {                                                                                                                     \
-    void* address = nullptr;                                                                                            \
-    int status = 0;                                                                                                     \
-    if (get_proc(symbol, &address, number, 0, &status) != 0 || status != 0 || !address)                                 \
-      return fail(d, DriverState::kUnusable, "the NVIDIA driver lacks " symbol ": CUDA 12.0 or newer is needed");       \
-    d.member = reinterpret_cast<decltype(d.member)>(address);                                                           \
+#define X(member, symbol, number, parameters)                                                                     \
+  {                                                                                                               \
+    void* address = nullptr;                                                                                      \
+    int status = 0;                                                                                               \
+    if (get_proc(symbol, &address, number, 0, &status) != 0 || status != 0 || !address)                           \
+      return fail(d, DriverState::kUnusable, "the NVIDIA driver lacks " symbol ": CUDA 12.0 or newer is needed"); \
+    d.member = reinterpret_cast<decltype(d.member)>(address);                                                     \
   }
   HOTSET_CUDA_FUNCTIONS(X)
 #undef X
@@ -101,11 +114,20 @@ Driver load_driver(const char* path) {
 }
 
 const Driver& driver() {
-  static const Driver loaded = [] {
+  // Never destroyed: sessions that a host keeps in static objects end after it would have been.
+  static const Driver& loaded = *[] {
     const char* path = std::getenv("HOTSET_LIBCUDA");
-    return load_driver(path && *path ? path : nullptr);
+    const Driver* d = new Driver(load_driver(path && *path ? path : nullptr));
+    static const EndMark mark;
+    loaded_by.store(process_id(), std::memory_order_relaxed);
+    return d;
   }();
   return loaded;
+}
+
+bool driver_lives() {
+  const std::int64_t process = loaded_by.load(std::memory_order_relaxed);
+  return !ending.load(std::memory_order_relaxed) && (process == 0 || process == process_id());
 }
 
 bool device_count(int* n, std::string* note) {

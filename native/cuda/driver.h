@@ -85,6 +85,7 @@ struct LaunchConfig {  // CUlaunchConfig
   X(stream_destroy, "cuStreamDestroy", 4000, (Stream))                                                                  \
   X(event_create, "cuEventCreate", 2000, (Event*, unsigned))                                                            \
   X(event_record, "cuEventRecord", 2000, (Event, Stream))                                                               \
+  X(event_query, "cuEventQuery", 2000, (Event))                                                                         \
   X(event_synchronize, "cuEventSynchronize", 2000, (Event))                                                             \
   X(event_elapsed_time, "cuEventElapsedTime", 2000, (float*, Event, Event))                                             \
   X(event_destroy, "cuEventDestroy", 4000, (Event))                                                                     \
@@ -120,6 +121,10 @@ Driver load_driver(const char* path);
 
 // The driver of this process: loaded on first use from $HOTSET_LIBCUDA or the usual places, then kept.
 const Driver& driver();
+
+// Whether the driver can still be called: false in a child made by fork() after its first use, and once the process has begun to
+// end and the driver may have gone. What is given back asks this first and is silent then: the system takes everything.
+bool driver_lives();
 
 struct DeviceInfo {
   std::string name;

@@ -68,6 +68,7 @@ CHECK(stream_wait_event, PFN_cuStreamWaitEvent_v3020);
 CHECK(stream_destroy, PFN_cuStreamDestroy_v4000);
 CHECK(event_create, PFN_cuEventCreate_v2000);
 CHECK(event_record, PFN_cuEventRecord_v2000);
+CHECK(event_query, PFN_cuEventQuery_v2000);
 CHECK(event_synchronize, PFN_cuEventSynchronize_v2000);
 CHECK(event_elapsed_time, PFN_cuEventElapsedTime_v2000);
 CHECK(event_destroy, PFN_cuEventDestroy_v4000);

@@ -34,7 +34,7 @@ int main() {
   const std::string old = FAKE_CUDA_FOLDER "/libfake_cuda_old.so";
   expect_driver("absent file", "/nonexistent/libcuda.so.1", DriverState::kNoDriver, "no NVIDIA driver: /nonexistent/libcuda.so.1");
   expect_driver("nodevice", good.c_str(), DriverState::kNoDevice,
-                "(CUDA 12.4) reports CUDA_ERROR_NO_DEVICE: no CUDA-capable device is detected");
+                "(CUDA 13.0) reports CUDA_ERROR_NO_DEVICE: no CUDA-capable device is detected");
   expect_driver("mismatch", good.c_str(), DriverState::kUnusable, "CUDA_ERROR_SYSTEM_DRIVER_MISMATCH");
   expect_driver("missing", good.c_str(), DriverState::kUnusable, "lacks cuLibraryLoadData");
   expect_driver("old driver", old.c_str(), DriverState::kUnusable, "too old: CUDA 12.0");
@@ -49,20 +49,20 @@ int main() {
   setenv("FAKE_CUDA", "", 1);
   int n = 0;
   std::string note;
-  expect(device_count(&n, &note) && n == 1 && note == "NVIDIA driver for CUDA 12.4", "one device", note);
+  expect(device_count(&n, &note) && n == 1 && note == "NVIDIA driver for CUDA 13.0", "one device", note);
   DeviceInfo info;
   expect(device_info(0, &info, &note), "device 0", note);
-  expect(info.name == "Fake GPU" && info.memory_bytes == 3ull << 30 && info.compute_major == 8 && info.compute_minor == 6 &&
-             info.driver_version == 12040,
+  expect(info.name == "Fake GPU 0" && info.memory_bytes == 143771ull << 20 && info.compute_major == 9 && info.compute_minor == 0 &&
+             info.driver_version == 13000,
          "properties", info.name);
   expect(!device_info(1, &info, &note) && note == "no CUDA device 1: there are 1", "device 1", note);
   expect(!device_info(-1, &info), "device -1", "");
   expect(!self_test(0, &note), "self-test on a device that runs nothing", note);
-  expect(note.find(kFatbinCount ? "cuDevicePrimaryCtxRetain" : "no device code") != std::string::npos, "self-test says why", note);
+  expect(note.find(kFatbinCount ? "element 0 is 0, expected" : "no device code") != std::string::npos, "self-test says why", note);
   setenv("FAKE_CUDA", "badcount", 1);
   expect(!device_count(&n, &note) && n == 0 && note.find("cannot count") != std::string::npos, "count fails", note);
   setenv("FAKE_CUDA", "empty", 1);
-  expect(!device_count(&n, &note) && n == 0 && note == "NVIDIA driver for CUDA 12.4, no device visible", "no device visible", note);
+  expect(!device_count(&n, &note) && n == 0 && note == "NVIDIA driver for CUDA 13.0, no device visible", "no device visible", note);
 
   for (std::size_t i = 0; i < kFatbinCount; ++i) {  // fatbin magic; the driver wants them aligned
     const Fatbin& f = kFatbins[i];

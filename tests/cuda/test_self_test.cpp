@@ -3,6 +3,7 @@
 #include "cuda/self_test.h"
 
 #include <cstdio>
+#include <string_view>
 
 #include "cuda/driver.h"
 #include "cuda/fatbins.h"
@@ -14,7 +15,7 @@ int main() {
     std::printf("%s\n", note.c_str());
     return 77;
   }
-  if (hotset::cuda::kFatbinCount == 0) {
+  if (hotset::cuda::kFatbinCount == 0 || std::string_view(hotset::cuda::kFatbinArchs) == "none") {
     std::printf("built without device code\n");
     return 77;
   }
