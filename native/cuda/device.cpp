@@ -23,9 +23,11 @@ enum ResultCode {  // CUDA_ERROR_*
   kHardwareStackError = 714,  // and the four after it, up to the next
   kLaunchFailed = 719,
 };
-constexpr unsigned kNonBlocking = 1;               // CU_STREAM_NON_BLOCKING
-constexpr unsigned kPortable = 1, kDeviceMap = 2;  // CU_MEMHOSTALLOC_*
-enum Attribute {                                   // CU_DEVICE_ATTRIBUTE_*
+constexpr unsigned kNonBlocking = 1;                               // CU_STREAM_NON_BLOCKING
+constexpr unsigned kNoTiming = 2;                                  // CU_EVENT_DISABLE_TIMING
+constexpr unsigned kRegisterDeviceMap = 2, kRegisterReadOnly = 8;  // CU_MEMHOSTREGISTER_*
+constexpr unsigned kPortable = 1, kDeviceMap = 2;                  // CU_MEMHOSTALLOC_*
+enum Attribute {                                                   // CU_DEVICE_ATTRIBUTE_*
   kMultiprocessors = 16,
   kL2Bytes = 38,
   kSharedBytesOptIn = 97,
@@ -237,6 +239,52 @@ OwnStream::~OwnStream() {
 Status OwnStream::synchronize() const {
   const Current current(*gpu_);
   return gpu_->check(driver().stream_synchronize(stream_), "cuStreamSynchronize");
+}
+
+hotset::Result<OwnEvent> OwnEvent::make(std::shared_ptr<Gpu> gpu) {
+  OwnEvent event;
+  const Current current(*gpu);
+  HOTSET_TRY(gpu->check(driver().event_create(&event.event_, kNoTiming), "cuEventCreate"));
+  event.gpu_ = std::move(gpu);
+  return event;
+}
+
+OwnEvent::~OwnEvent() {
+  if (!gpu_ || !driver_lives()) return;
+  const Current current(*gpu_);
+  driver().event_destroy(event_);
+}
+
+Status OwnEvent::record(Stream stream) const { return gpu_->check(driver().event_record(event_, stream), "cuEventRecord"); }
+
+Status OwnEvent::synchronize() const {
+  const Current current(*gpu_);
+  return gpu_->check(driver().event_synchronize(event_), "cuEventSynchronize");
+}
+
+hotset::Result<RegisteredMemory> RegisteredMemory::take(std::shared_ptr<Gpu> gpu, void* pages, size_t bytes, const char* what) {
+  RegisteredMemory memory;
+  const Current current(*gpu);
+  if (const int result = driver().mem_host_register(pages, bytes, kRegisterDeviceMap | kRegisterReadOnly); result != 0) {
+    Status status = gpu->check(result, what);
+    if (gpu->lost() || status.code() == Code::invalid_state) return status;
+    return fail(Code::unsupported, "%s: cannot pin %zu bytes of a file in place: %s", what, bytes, status.text().c_str());
+  }
+  gpu->pinned_.fetch_add(bytes, std::memory_order_relaxed);
+  memory.gpu_ = std::move(gpu);
+  memory.data_ = pages;
+  memory.bytes_ = bytes;
+  return memory;
+}
+
+void RegisteredMemory::give() {
+  if (!gpu_) return;
+  if (driver_lives()) {
+    const Current current(*gpu_);
+    driver().mem_host_unregister(data_);
+  }
+  gpu_->pinned_.fetch_sub(bytes_, std::memory_order_relaxed);
+  gpu_.reset();
 }
 
 Status launch(const Gpu& gpu, Stream stream, const Launch& how, void** parameters) {

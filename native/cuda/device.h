@@ -69,6 +69,7 @@ class Gpu : public std::enable_shared_from_this<Gpu> {
  private:
   friend class DeviceMemory;
   friend class PinnedMemory;
+  friend class RegisteredMemory;
   Gpu() = default;
   hotset::Result<Library> library(const char* fatbin);  // under mutex_
 
@@ -178,6 +179,55 @@ class OwnStream {
  private:
   std::shared_ptr<Gpu> gpu_;
   Stream stream_ = nullptr;
+};
+
+// A point in a stream, without times.
+class OwnEvent {
+ public:
+  OwnEvent() = default;
+  static hotset::Result<OwnEvent> make(std::shared_ptr<Gpu> gpu);
+  ~OwnEvent();
+  OwnEvent(OwnEvent&& o) noexcept : gpu_(std::move(o.gpu_)), event_(std::exchange(o.event_, nullptr)) {}
+  OwnEvent& operator=(OwnEvent&& o) noexcept {
+    std::swap(gpu_, o.gpu_);
+    std::swap(event_, o.event_);
+    return *this;
+  }
+  Event get() const { return event_; }
+  Status record(Stream stream) const;
+  // Waits for what had been enqueued when it was recorded last; at once when it never was.
+  Status synchronize() const;
+
+ private:
+  std::shared_ptr<Gpu> gpu_;
+  Event event_ = nullptr;
+};
+
+// Pages of somebody's read-only mapping of a file, pinned where they are: the device may read them at the same address. The mapping
+// must be shared. Is given back before the mapping ends, and after the device has finished with it.
+class RegisteredMemory {
+ public:
+  RegisteredMemory() = default;
+  // unsupported: the device or the system refuses; `pages` and `bytes` are multiples of a page.
+  static hotset::Result<RegisteredMemory> take(std::shared_ptr<Gpu> gpu, void* pages, size_t bytes, const char* what);
+  ~RegisteredMemory() { give(); }
+  RegisteredMemory(RegisteredMemory&& o) noexcept { swap(o); }
+  RegisteredMemory& operator=(RegisteredMemory&& o) noexcept {
+    swap(o);
+    return *this;
+  }
+  explicit operator bool() const { return gpu_ != nullptr; }
+  void give();
+
+ private:
+  void swap(RegisteredMemory& o) noexcept {
+    std::swap(gpu_, o.gpu_);
+    std::swap(data_, o.data_);
+    std::swap(bytes_, o.bytes_);
+  }
+  std::shared_ptr<Gpu> gpu_;
+  void* data_ = nullptr;
+  size_t bytes_ = 0;
 };
 
 // How a kernel is launched. `overlap`: the kernel may start while the one before it in the stream drains (programmatic dependent
