@@ -16,7 +16,7 @@ ROOMS = ["base", "formats", "cpu_avx", "cuda", "model", "experts", "ops", "sessi
 def programs() -> list[str]:
     """The programs that tests/meson.build makes, known before anything is built."""
     files = [f for room in ROOMS for f in (TESTS / room).glob("test_*.cpp")]
-    files += (TESTS / "kernels").glob("check_*.cpp")
+    files += [f for room in ("kernels", "cuda") for f in (TESTS / room).glob("check_*.cpp")]
     files += (TESTS / "fuzz").glob("fuzz_*.cpp")
     files += [*(TESTS / "api").glob("*.c"), *(TESTS / "api").glob("*.cpp")]
     return sorted(f"{f.parent.name}-{f.stem}" for f in files)
