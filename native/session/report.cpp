@@ -5,10 +5,6 @@
 #include <algorithm>
 #include <map>
 
-#include "cpu_avx/cpu_features.h"
-#include "cpu_avx/kernel_choices.h"
-#include "cuda/driver.h"
-#include "cuda/self_test.h"
 #include "session/json_text.h"
 #include "session/unfused_experts.h"
 
@@ -275,45 +271,6 @@ std::string trace_json(const Session& session) {
     j.end();
   }
   j.end();
-  return j.take();
-}
-
-std::string doctor_json() {
-  const cpu::CpuFeatures& f = cpu::cpu_features();
-  JsonText j;
-  j.object().field("version", HOTSET_BUILD_VERSION).key("cpu").object();
-  j.field("level", cpu::cpu_level_name(f.level)).field("threads", available_threads()).field("avx2", f.avx2).field("avx512", f.avx512);
-  j.field("avx2vnni", f.avx2vnni)
-      .field("avx512vnni", f.avx512vnni)
-      .field("avx512bf16", f.avx512bf16)
-      .field("amx_int8", f.amx_int8)
-      .field("amx_bf16", f.amx_bf16);
-  j.field("neon", f.neon).field("neon_dotprod", f.neon_dotprod).field("neon_i8mm", f.neon_i8mm);
-  j.key("tiers").array();
-  for (int i = 0; i < cpu::kCpuLevels; ++i)
-    if (cpu::cpu_machine_features().has(static_cast<cpu::CpuLevel>(i))) j.value(cpu::cpu_level_name(static_cast<cpu::CpuLevel>(i)));
-  j.end();
-  if (const char* problem = cpu::cpu_override_problem()) j.field("error", problem);
-  j.end().key("kernels").object();
-  for (const cpu::KernelChoice& choice : cpu::kernel_choices()) j.field(choice.family, choice.isa);
-  j.end();
-  int n = 0;
-  std::string note;
-  cuda::device_count(&n, &note);
-  j.key("cuda").object().field("note", note).key("devices").array();
-  for (int i = 0; i < n; ++i) {
-    cuda::DeviceInfo info;
-    std::string why;
-    j.object().field("index", i);
-    if (cuda::device_info(i, &info, &why)) {
-      j.field("name", info.name).field("compute_capability", std::to_string(info.compute_major) + "." + std::to_string(info.compute_minor));
-      j.field("memory_bytes", info.memory_bytes).field("device_code", cuda::self_test(i, &why) ? "runs" : why);
-    } else {
-      j.field("error", why);
-    }
-    j.end();
-  }
-  j.end().end().end();
   return j.take();
 }
 
