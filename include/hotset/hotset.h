@@ -276,9 +276,10 @@ HOTSET_API hotset_status hotset_session_metadata(const hotset_session *session, 
  * "minimum_bytes" the least session.moe.offload.host_expert_bytes. */
 HOTSET_API hotset_status hotset_session_plan(const hotset_session *session, char **out);
 /* JSON text: counters since creation: {"runs", "failed_runs", "nodes_executed", "shape_inferences", "memory_layouts",
- * "arena_bytes", "expert_store": {"home", "bound_bytes", "minimum_bytes", "resident_bytes", "hits", "misses", "evictions",
- * "bytes_read", "failures"}, "expert_tokens", "approximate", "experts": [{"node", "op", "experts", "experts_per_token", "routes": [...],
+ * "arena_bytes", "expert_store": {"home", "bound_bytes", "minimum_bytes", "resident_bytes", "hits", "misses", "fills",
+ * "evictions", "bytes_read", "failures"}, "expert_tokens", "approximate", "experts": [{"node", "op", "experts", "experts_per_token", "routes": [...],
  * "routes_total", "counters": [...], "skipped", "substituted"}...]}.
+ * "fills" of the store are parts that were read ahead of their first use, with a profile or when there is room for all.
  * "routes" holds for each expert of a layer how many tokens were sent to it, padding included, in runs that succeeded;
  * "counters" their recent use, 0...1 (option hotset.adapt_alpha); "skipped" and "substituted" count routes that approximate
  * routing changed, which "routes" has as the router made them; "approximate" says whether it is on. Layers whose weights are

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <numeric>
 
 #include "base/thread_pool.h"
 
@@ -82,6 +83,7 @@ ExpertCache::ExpertCache(std::vector<PartGroup> groups, const std::vector<FrameP
     for (int32_t f = first; f < first + wanted.n_frames; ++f) frames_[static_cast<size_t>(f)].pool = static_cast<int>(pools_.size()) - 1;
     first += static_cast<int32_t>(wanted.n_frames);
   }
+  if (settings_.fill) list_fills();
   try {
     for (int i = 0; i < kReaders; ++i) {
       readers_->emplace_back([this, i] { reader(i < kFillers); });
@@ -242,6 +244,7 @@ int32_t ExpertCache::pin(int group, int64_t expert, bool* was_there) {
   if (f >= 0) {
     Frame& frame = frames_[static_cast<size_t>(f)];
     if (frame.is_listed) unlist(f);
+    frame.is_fill = false;
     ++frame.pins;
     ++stats_.hits;
     return f;
@@ -263,6 +266,7 @@ void ExpertCache::start(int32_t f, int32_t part) {
   frame.part = part;
   frame.state.store(State::reading, std::memory_order_relaxed);
   frame.piece = frame.position = 0;
+  frame.is_fill = false;
   frame.code = Code::ok;
   frame.next_to_read = -1;
   stats_.resident_bytes += pools_[static_cast<size_t>(frame.pool)].frame_bytes;
@@ -312,20 +316,52 @@ ExpertCache::Stats ExpertCache::stats() const {
 
 size_t ExpertCache::table_bytes() const {
   return sizeof(*this) + static_cast<size_t>(n_frames_) * sizeof(Frame) + static_cast<size_t>(n_parts_) * sizeof(int32_t) +
-         groups_.size() * sizeof(PartGroup);
+         groups_.size() * sizeof(PartGroup) + fills_.size() * sizeof(int32_t);
 }
 
 // ---- readers -----------------------------------------------------------------------------------------------------------
 
+// The parts to be brought into empty frames: those used most first, then in the order of the layers. Where a pool has no frame for all
+// of its parts, only parts that are known to be used.
+void ExpertCache::list_fills() {
+  std::vector<double> use(static_cast<size_t>(n_parts_), 0.0);
+  for (int32_t part = 0; part < n_parts_; ++part) {
+    const int group = group_of(part);
+    const int64_t expert = part - first_part_[static_cast<size_t>(group)];
+    if (settings_.score) use[static_cast<size_t>(part)] = settings_.score(group, expert);
+  }
+  std::vector<int64_t> parts_of(pools_.size()), listed(pools_.size());
+  for (const PartGroup& group : groups_) parts_of[static_cast<size_t>(group.pool)] += group.n_experts;
+  std::vector<int32_t> order(static_cast<size_t>(n_parts_));
+  std::iota(order.begin(), order.end(), 0);
+  std::stable_sort(order.begin(), order.end(),
+                   [&](int32_t a, int32_t b) { return use[static_cast<size_t>(a)] > use[static_cast<size_t>(b)]; });
+  for (const int32_t part : order) {
+    const auto pool = static_cast<size_t>(groups_[static_cast<size_t>(group_of(part))].pool);
+    const bool holds_all = pools_[pool].n_frames >= parts_of[pool];
+    if (listed[pool] == pools_[pool].n_frames || (!holds_all && !(use[static_cast<size_t>(part)] > 0))) continue;
+    ++listed[pool];
+    fills_.push_back(part);
+  }
+}
+
+// Queues the next part that is nowhere yet, if there is an empty frame for it. With the lock.
+void ExpertCache::start_fill() {
+  while (next_fill_ < fills_.size()) {
+    const int32_t part = fills_[next_fill_++];
+    Pool& pool = pools_[static_cast<size_t>(groups_[static_cast<size_t>(group_of(part))].pool)];
+    if (frame_of_[static_cast<size_t>(part)].load(std::memory_order_relaxed) >= 0 || !has_empty_frame(pool)) continue;
+    const int32_t f = take_frame(pool);
+    start(f, part);
+    frames_[static_cast<size_t>(f)].is_fill = true;
+    ++stats_.fills;
+    return;
+  }
+}
+
 // The next read of the first frame in the queue. With the lock.
 bool ExpertCache::take_request(bool may_fill, Request* out) {
-  if (queue_first_ < 0 && may_fill && settings_.fill) {
-    while (next_to_fill_ < n_parts_ && frame_of_[static_cast<size_t>(next_to_fill_)].load(std::memory_order_relaxed) >= 0) ++next_to_fill_;
-    if (next_to_fill_ < n_parts_) {
-      const int32_t part = next_to_fill_++;
-      start(take_frame(pools_[static_cast<size_t>(groups_[static_cast<size_t>(group_of(part))].pool)]), part);
-    }
-  }
+  if (queue_first_ < 0 && may_fill) start_fill();
   if (queue_first_ < 0) return false;
   const int32_t f = queue_first_;
   Frame& frame = frames_[static_cast<size_t>(f)];
@@ -368,7 +404,7 @@ void ExpertCache::finish_request(const Request& request, Code code, std::string 
   if (!all_taken || frame.in_flight > 0) return;
   frame.state.store(frame.code == Code::ok ? State::ready : State::failed, std::memory_order_release);
   if (frame.code == Code::ok) n_ready_.fetch_add(1, std::memory_order_release);
-  if (frame.pins == 0) list_newest(request.frame);
+  if (frame.pins == 0) frame.is_fill ? list_oldest(request.frame) : list_newest(request.frame);  // fills: the hottest goes last
   done_.notify_all();
 }
 

@@ -4,6 +4,8 @@
 // A frame is empty, being read, or ready. While somebody uses it, it is pinned; otherwise it stands in a list by age, from which
 // the next to be given up is taken: of the oldest few the one whose expert is used least. Who wants parts of a layer reserves as
 // many frames as will be pinned at once, before the first is: so runs at the same time wait for each other, and never in a ring.
+//
+// Readers that nobody waits for fill empty frames, the parts used most first; they take no frame that holds something.
 #pragma once
 #include <atomic>
 #include <condition_variable>
@@ -46,7 +48,7 @@ class ExpertCache {
 
   struct Settings {
     bool paged = false;                                      // frames stand for pages of the mapping; nothing is copied
-    bool fill = false;                                       // there are frames for all: idle readers fill them
+    bool fill = false;                                       // idle readers fill frames that are empty: see list_fills()
     std::function<double(int group, int64_t expert)> score;  // how much an expert is used; empty: all the same
     std::function<void()> filled;                            // called once by a reader when all have been filled; does not throw
   };
@@ -88,6 +90,7 @@ class ExpertCache {
 
   struct Stats {
     uint64_t hits = 0, misses = 0, evictions = 0, bytes_read = 0, failures = 0;
+    uint64_t fills = 0;         // parts that idle readers began to read
     size_t resident_bytes = 0;  // of frames that hold a part
   };
   Stats stats() const;
@@ -102,6 +105,7 @@ class ExpertCache {
     int32_t pins = 0;
     int32_t older = -1, newer = -1;  // in the list of its pool, while unpinned
     bool is_listed = false;
+    bool is_fill = false;       // nobody has asked for the part yet
     int32_t next_to_read = -1;  // in the readers' queue
     size_t piece = 0;           // next to be read: this piece, from this block on
     size_t position = 0;
@@ -135,9 +139,14 @@ class ExpertCache {
   void list_oldest(int32_t f);
   void unlist(int32_t f);
   bool has_frame(const Pool& pool) const { return pool.n_touched < pool.n_frames || pool.oldest >= 0; }
+  bool has_empty_frame(const Pool& pool) const {
+    return pool.n_touched < pool.n_frames || (pool.oldest >= 0 && frames_[static_cast<size_t>(pool.oldest)].part < 0);
+  }
   int32_t take_frame(Pool& pool);
   void start(int32_t f, int32_t part);
   void give_up(Frame& frame);
+  void list_fills();
+  void start_fill();
   bool take_request(bool may_fill, Request* out);
   void finish_request(const Request& request, Code code, std::string text);
   Status read(const Request& request) const;
@@ -157,7 +166,8 @@ class ExpertCache {
   mutable std::mutex mutex_;  // of all but atomics
   std::condition_variable work_, done_, room_;
   int32_t queue_first_ = -1, queue_last_ = -1;
-  int32_t next_to_fill_ = 0;
+  std::vector<int32_t> fills_;  // parts for empty frames, in this order
+  size_t next_fill_ = 0;
   Waiter *waiting_first_ = nullptr, *waiting_last_ = nullptr;
   bool stop_ = false;
   std::atomic<int32_t> n_ready_{0};

@@ -109,6 +109,7 @@ Status ExpertStore::open(const Settings& settings, std::span<const std::shared_p
   request.bound = settings.bound;
   request.available_bytes = settings.available_bytes;
   request.allow_file_backing = settings.allow_file_backing;
+  request.is_chosen = settings.is_chosen;
   request.pages = settings.pages;
   request.io = settings.io;
   request.n_readers = ExpertCache::kReaders;
@@ -148,7 +149,7 @@ Status ExpertStore::open_cache(const Settings& settings, std::span<const std::sh
   }
   ExpertCache::Settings cache;
   cache.paged = plan_.home == ExpertHome::paged;
-  cache.fill = plan_.holds_all;
+  cache.fill = true;
   list_ranges();
   if (plan_.holds_all) {
     cache.filled = [this] { drop_file_pages(); };

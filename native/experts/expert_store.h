@@ -37,6 +37,7 @@ class ExpertStore {
     bool has_bound = false;
     uint64_t bound = 0;
     bool allow_file_backing = false;
+    bool is_chosen = false;  // as StoreRequest::is_chosen
     HostPages pages = HostPages::automatic;
     FileIo io = FileIo::automatic;
     uint64_t available_bytes = UINT64_MAX;

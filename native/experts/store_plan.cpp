@@ -108,7 +108,11 @@ Result<StorePlan> plan_expert_store(const StoreRequest& r) {
   const size_t all = r.fixed_bytes + plan.total_bytes;
   uint64_t bound = r.has_bound ? (r.bound == 0 ? plan.minimum_bytes : r.bound) : r.available_bytes;
   if (!r.has_bound && bound < all) {
-    if (!r.allow_file_backing) {  // works, as slow as the system makes it
+    HOTSET_FAIL_IF(r.is_chosen && !r.allow_file_backing, budget,
+                   "OFFLOAD_HOST_MEMORY: the experts need %zu bytes of host memory, session.moe.offload.host_expert_bytes is auto and %llu "
+                   "are available; with session.moe.offload.allow_file_backing=1 they are read from the file as needed and %zu are enough",
+                   all, static_cast<unsigned long long>(bound), std::min(plan.minimum_bytes, all));
+    if (!r.allow_file_backing) {  // a model that runs without this library's options, as slow as the system makes it
       plan.bound_bytes = all;
       plan.is_short = true;
       plan.reason = format_text(

@@ -38,6 +38,7 @@ struct StoreRequest {
   uint64_t bound = 0;            // 0 with has_bound: the minimum
   uint64_t available_bytes = 0;  // memory of this machine or control group that is free or can be freed
   bool allow_file_backing = false;
+  bool is_chosen = false;  // somebody chose host_expert_bytes or allow_file_backing, if only as they are by default
   HostPages pages = HostPages::automatic;
   FileIo io = FileIo::automatic;
   int n_readers = 1;
@@ -57,7 +58,7 @@ struct StorePlan {
   size_t minimum_bytes = 0;      // the least bound that works
   size_t bound_bytes = 0;        // host bytes that experts will take at most
   bool holds_all = true;         // nothing is ever read twice
-  bool is_short = false;         // mapped although memory is short: worth a warning
+  bool is_short = false;         // mapped although memory is short, as nobody chose anything: worth a warning
   std::string reason;            // one sentence
 
   size_t frames_bytes() const;

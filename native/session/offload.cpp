@@ -65,6 +65,7 @@ experts::ExpertStore::Settings store_settings(const Options& options, bool plann
   settings.has_bound = bound.has_value();
   settings.bound = bound.value_or(0);
   settings.allow_file_backing = options.get_bool("session.moe.offload.allow_file_backing");
+  settings.is_chosen = options.is_set("session.moe.offload.host_expert_bytes") || options.is_set("session.moe.offload.allow_file_backing");
   const std::string &pages = options.get("hotset.host_pages"), &io = options.get("hotset.file_io");
   settings.pages = pages == "map" ? experts::HostPages::map : pages == "huge" ? experts::HostPages::huge : experts::HostPages::automatic;
   settings.io = io == "map" ? experts::FileIo::map : io == "read" ? experts::FileIo::read : experts::FileIo::automatic;

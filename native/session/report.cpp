@@ -225,6 +225,7 @@ std::string stats_json(const Session& session) {
   j.field("resident_bytes", store.resident_bytes)
       .field("hits", store.hits)
       .field("misses", store.misses)
+      .field("fills", store.fills)
       .field("evictions", store.evictions);
   j.field("bytes_read", store.bytes_read).field("failures", store.failures).end();
   const Program& program = session.program();

@@ -161,6 +161,40 @@ void filled() {
   expect(cache.stats().evictions == 0, "nothing was given up");
 }
 
+// Frames for some: what is known to be used, the most used first, and nothing is given up for it.
+void filled_by_use(bool paged) {
+  const File file;
+  const auto used = [](int group, int64_t e) { return e % 7 == group ? static_cast<double>(e + 1) : 0.0; };
+  for (const int64_t frames : {2, 4, 30}) {
+    ExpertCache cache(file.groups(), pools(file, frames), {paged, true, used, {}});
+    const int64_t hot[] = {(kExperts + 6) / 7, (kExperts + 5) / 7};  // experts in use, by group
+    const int64_t wanted = std::min(frames, hot[0]) + std::min(frames, hot[1]);
+    const auto n_ready = [&] {
+      int64_t n = 0;
+      for (int g = 0; g < kGroups; ++g)
+        for (int64_t e = 0; e < kExperts; ++e) n += cache.is_ready(g, e);
+      return n;
+    };
+    const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+    while (n_ready() < wanted && std::chrono::steady_clock::now() < end) std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    expect(n_ready() == wanted && cache.stats().fills == static_cast<uint64_t>(wanted), "as many as are used and have a frame");
+    for (int g = 0; g < kGroups; ++g) {
+      int64_t best = kExperts - 1;
+      for (int64_t i = 0; i < std::min(frames, hot[g]); ++i, --best) {
+        while (best % 7 != g) --best;
+        expect(cache.is_ready(g, best) && has_bytes(cache, cache.frame_of(g, best), g, best), "the ones used most");
+      }
+    }
+    expect(cache.stats().misses == 0 && cache.stats().evictions == 0, "before anything was asked for");
+    bool there = false;
+    expect(use(cache, 0, 35, false, &there) && there, "found at its first use");
+    // Of more parts than are compared with each other the oldest go, so the ones filled first are the newest.
+    for (int64_t e = 1; e <= frames - 1; ++e) expect(use(cache, 0, e == 28 ? 39 : e), "others");
+    expect(is_there(cache, 35), "the one used most stays");
+  }
+}
+
 void reservations() {
   const File file;
   ExpertCache cache(file.groups(), pools(file, 4), {});
@@ -223,6 +257,8 @@ int main() {
   many_threads(false);
   many_threads(true);
   filled();
+  filled_by_use(false);
+  filled_by_use(true);
   reservations();
   faults();
   replaced();

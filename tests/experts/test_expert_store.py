@@ -2,6 +2,7 @@
 """Wherever experts lie, a run gives the same bits; budgets are kept or refused; faults of files are statuses."""
 
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -70,6 +71,28 @@ def test_decoding_finds_its_experts(layers):
             session.run(None, layers.feeds(rng, 1, [[1, 2, 3], [4, 5, 6], [7, 8, 9]]))
         store = session.stats()["expert_store"]
     assert store["misses"] == 3 * 3 * 2 and store["hits"] == 5 * store["misses"] and store["evictions"] == 0
+
+
+@pytest.mark.parametrize("home", ["half", "half, pages", "huge"])
+def test_profile_fills_the_cache(layers, tmp_path, home):
+    """What a profile says is hot is read before it is asked for: the first run misses nothing. Without a profile, nothing is guessed."""
+    rng = np.random.default_rng(8)
+    hot = [[20, 21, 22], [4, 5, 6], [7, 8, 23]]
+    with hotset.InferenceSession(layers.path, options(**HOMES[home](layers))) as session:
+        session.run(None, layers.feeds(rng, 1, hot))
+        session.save_expert_profile(tmp_path / "profile")
+        parts = 3 * 3 * 2 if home != "huge" else 3 * 24 * 2
+        if home != "huge":
+            assert session.stats()["expert_store"]["fills"] == 0 and session.stats()["expert_store"]["misses"] == parts
+    chosen = options(**HOMES[home](layers), popularity_file=tmp_path / "profile")
+    with hotset.InferenceSession(layers.path, chosen) as session:
+        end = time.monotonic() + 60
+        while session.stats()["expert_store"]["fills"] < parts and time.monotonic() < end:
+            time.sleep(0.005)
+        session.run(None, layers.feeds(rng, 1, hot))
+        store = session.stats()["expert_store"]
+    assert store["fills"] == parts and store["misses"] == 0 and store["evictions"] == 0
+    assert store["hits"] == 3 * 3 * 2 or (home == "huge" and store["hits"] <= 3 * 3 * 2)  # 0 once plain tables serve
 
 
 def test_long_prompts_leave_the_cache_alone(layers):

@@ -190,29 +190,55 @@ def swapped_out(vmstat):
 # ---- control groups ----------------------------------------------------------------------------------------------------
 
 
-def memory_group(version, limit):
-    """A new group with a limit: its folder and the files that processes are written to. Skips where none can be made."""
+def parents_of_groups(version):
+    """Folders that a new group could be made in: the root of the hierarchy, and the group of this process and those above it."""
     mounts = [line.split() for line in pathlib.Path("/proc/self/mounts").read_text().splitlines()]
     kind = "cgroup2" if version == 2 else "cgroup"
-    roots = [m[1] for m in mounts if m[2] == kind and (version == 2 or "memory" in m[3].split(","))]
-    if not roots:
-        pytest.skip(f"no control groups of version {version} with memory are mounted")
-    folder = pathlib.Path(roots[0]) / f"hotset-test-{os.getpid()}"
-    try:
-        folder.mkdir()
-    except OSError as error:
-        pytest.skip(f"no control group can be made: {error}")
-    try:
-        if version == 2:
-            (folder / "memory.max").write_text(str(limit))
-            if (folder / "memory.swap.max").exists():
-                (folder / "memory.swap.max").write_text("0")
-        else:
-            (folder / "memory.limit_in_bytes").write_text(str(limit))
-    except OSError as error:
-        folder.rmdir()
-        pytest.skip(f"the group takes no memory limit: {error}")
-    return folder
+    roots = [pathlib.Path(m[1]) for m in mounts if m[2] == kind and (version == 2 or "memory" in m[3].split(","))]
+    own = [line.rstrip("\n").split(":", 2) for line in open("/proc/self/cgroup")]
+    paths = [path for _, controllers, path in own if (controllers == "" if version == 2 else "memory" in controllers.split(","))]
+    folders = []
+    for root in roots:
+        folders.append(root)
+        for path in paths:
+            inside = root / path.lstrip("/")
+            folders += [folder for folder in (inside, *inside.parents) if folder.is_relative_to(root) and folder not in folders]
+    return folders
+
+
+def memory_group(version, limit):
+    """A new group with a limit: its folder. Skips, with all reasons, where none can be made."""
+    reasons = []
+    for parent in parents_of_groups(version):
+        folder = parent / f"hotset-test-{os.getpid()}"
+        try:
+            if version == 2:
+                if "memory" not in (parent / "cgroup.controllers").read_text().split():
+                    reasons.append(f"{parent} has no memory controller")
+                    continue
+                if "memory" not in (parent / "cgroup.subtree_control").read_text().split():
+                    (parent / "cgroup.subtree_control").write_text("+memory")
+            folder.mkdir()
+            try:
+                (folder / ("memory.max" if version == 2 else "memory.limit_in_bytes")).write_text(str(limit))
+                if (folder / "memory.swap.max").exists():
+                    (folder / "memory.swap.max").write_text("0")
+            except OSError:
+                folder.rmdir()
+                raise
+            return folder
+        except OSError as error:
+            reasons.append(str(error))
+    pytest.skip(f"no control group of version {version} with a memory limit can be made: {'; '.join(reasons) or 'none is mounted'}")
+
+
+def remove_group(folder):
+    """A group is busy until the last process in it has been taken apart."""
+    for _ in range(50):
+        try:
+            return folder.rmdir()
+        except OSError:
+            time.sleep(0.1)
 
 
 @pytest.mark.parametrize("version", [1, 2])
@@ -236,12 +262,47 @@ def test_file_three_times_the_group(layers, version, bounded):
         process.stdin.close()
         report = finish(process)
     finally:
-        for _ in range(50):
-            try:
-                folder.rmdir()
-                break
-            except OSError:
-                time.sleep(0.1)
+        remove_group(folder)
     assert report["finite"] and report["store"]["evictions"] > 0 and report["store"]["bound_bytes"] < limit
     assert report["loaded"] < 5
     assert swapped_out(swap) == swapped_out(pathlib.Path("/proc/vmstat").read_text())
+
+
+OPEN = """
+import json, os, sys
+wanted = json.loads(sys.argv[1])
+sys.path[:0] = wanted["paths"]
+import hotset
+from moe_files import options
+
+open(wanted["group"], "w").write(str(os.getpid()))
+for entries in wanted["options"]:
+    lines = []
+    chosen = options(**entries)
+    chosen.log_severity_level = 2
+    chosen.set_log(lambda level, text: lines.append(text))
+    try:
+        with hotset.InferenceSession(wanted["model"], chosen) as session:
+            print(json.dumps([session.plan()["expert_store"]["home"], lines]), flush=True)
+    except hotset.BudgetTooSmall as error:
+        print(json.dumps(["refused", [str(error)]]), flush=True)
+"""
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_auto_in_a_small_group(layers, version):
+    """host_expert_bytes=auto where memory is short: refused when it was asked for, mapped with a warning when nothing was."""
+    folder = memory_group(version, layers.total_bytes // 2)
+    wanted = {
+        "paths": [os.path.dirname(moe_files.__file__)], "group": os.fspath(folder / "cgroup.procs"), "model": os.fspath(layers.path),
+        "options": [{}, {"host_expert_bytes": "auto"}, {"allow_file_backing": 0}, {"host_expert_bytes": "auto", "allow_file_backing": 1}],
+    }  # fmt: skip
+    try:
+        done = subprocess.run([sys.executable, "-c", OPEN, json.dumps(wanted)], stdout=subprocess.PIPE, text=True, check=True)
+    finally:
+        remove_group(folder)
+    seen = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [home for home, _ in seen] == ["mapped", "refused", "refused", "cached"]
+    assert len(seen[0][1]) == 1 and "allow_file_backing=1 keeps those in memory" in seen[0][1][0]
+    for _, (text,) in seen[1:3]:
+        assert "OFFLOAD_HOST_MEMORY" in text and "auto and" in text and str(layers.total_bytes) in text and "\n" not in text

@@ -84,6 +84,9 @@ void borders() {
   expect(plan_of(r).home == ExpertHome::mapped, "auto: all are available");
   r.available_bytes = kAll - 1;
   expect(plan_of(r).home == ExpertHome::mapped && plan_of(r).is_short, "auto: not all are available");
+  r.is_chosen = true;
+  expect(is_refused(r, "host_expert_bytes is auto and") && is_refused(r, std::to_string(kAll).c_str()), "auto that was asked for");
+  r.is_chosen = false;
   r.allow_file_backing = true;
   expect(plan_of(r).bound_bytes <= (kAll - 1) / 4 * 3 && plan_of(r).home == ExpertHome::cached, "auto: three quarters");
   r.available_bytes = 1;

@@ -159,7 +159,8 @@ void bench(const cpu::FloatGemm& gemm, std::mt19937& rng) {
   struct Case { int64_t m, n, k; };
   for (int dtype : {1, 10, 16})
     for (bool by_row : {true, false})
-      for (const Case c : {Case{1, 4096, 4096}, Case{4, 4096, 4096}, Case{11, 2048, 2048}, Case{16, 2048, 2048}, Case{64, 2048, 2048}, Case{512, 1024, 2048}}) {
+      for (const Case c : {Case{1, 4096, 4096}, Case{4, 4096, 4096}, Case{8, 2048, 2048}, Case{12, 2048, 2048}, Case{16, 2048, 2048}, Case{20, 2048, 2048}, Case{24, 2048, 2048},
+                           Case{32, 2048, 2048}, Case{48, 2048, 2048}, Case{64, 2048, 2048}, Case{512, 1024, 2048}}) {
         Weights weights;
         weights.bytes.assign(static_cast<size_t>(c.n * c.k) * (dtype == 1 ? 4 : 2), 0x31);
         weights.w = {weights.bytes.data(), dtype, c.n, c.k, by_row ? c.k : 1, by_row ? 1 : c.n};
