@@ -25,7 +25,8 @@ namespace {
 
 #include "cpu_avx/vector_avx512.h"
 
-constexpr int64_t kAmxRows = 16;   // from this number of rows on the tiles win
+// From these numbers of rows on the tiles win (tests/bench/README.md): five products of float16 are paid for later than three.
+constexpr int64_t kBf16Rows = 12, kF16Rows = 24;
 constexpr int kKc = 256;           // of a panel
 constexpr int64_t kMc = 256;       // rows of x split at a time
 constexpr int kStride = kKc + 32;  // bfloat16 from row to row of a part: an odd number of cache lines
@@ -184,13 +185,13 @@ void tiles(const FloatMatrix& w, const float* x, int64_t ldx, int64_t m0, int64_
 
 size_t scratch_bytes(int64_t m, int64_t n, int64_t k) {
   const size_t other = kFloatGemmAvx512.scratch_bytes(m, n, k);
-  return m < kAmxRows || other > sizeof(Scratch) ? other : sizeof(Scratch);
+  return m < kBf16Rows || other > sizeof(Scratch) ? other : sizeof(Scratch);
 }
 
 void multiply(const FloatMatrix& w, const float* x, int64_t ldx, int64_t m0, int64_t m1, int64_t n0, int64_t n1, const float* bias,
               float* y, int64_t ldy, void* scratch) {
   const bool in_order = w.stride_n == 1 || w.stride_k == 1;
-  if (m1 - m0 < kAmxRows || n0 >= n1 || w.dtype == 1 || !in_order || w.k == 0)
+  if (m1 - m0 < (w.dtype == 16 ? kBf16Rows : kF16Rows) || n0 >= n1 || w.dtype == 1 || !in_order || w.k == 0)
     kFloatGemmAvx512.multiply(w, x, ldx, m0, m1, n0, n1, bias, y, ldy, scratch);
   else if (w.dtype == 16)
     tiles<16>(w, x, ldx, m0, m1, n0, n1, bias, y, ldy, static_cast<Scratch*>(scratch));

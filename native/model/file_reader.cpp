@@ -4,18 +4,14 @@
 #include "model/file_reader.h"
 
 #include <algorithm>
-#include <system_error>
 
 #if defined(_WIN32)
 #define WIN32_LEAN_AND_MEAN
 #define NOMINMAX
 #include <windows.h>
-
-#include <filesystem>
 #else
 #include <fcntl.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -42,27 +38,27 @@ Status FileReader::shorter(uint64_t offset, size_t bytes) const {
               static_cast<unsigned long long>(std::min<uint64_t>(offset + bytes, file_->bytes())));
 }
 
-#if defined(_WIN32)
-
 Result<std::unique_ptr<FileReader>> FileReader::open(const std::shared_ptr<MappedFile>& file) {
-  const auto last_error = [] { return std::error_code(static_cast<int>(GetLastError()), std::system_category()); };
   std::unique_ptr<FileReader> reader(new FileReader(file));
-  const std::filesystem::path path(std::u8string(file->path().begin(), file->path().end()));
-  const HANDLE handle =
-      CreateFileW(path.c_str(), GENERIC_READ, FILE_SHARE_READ | FILE_SHARE_DELETE, nullptr, OPEN_EXISTING, FILE_FLAG_NO_BUFFERING, nullptr);
-  if (handle == INVALID_HANDLE_VALUE) return unreadable(*file, 0, last_error());
-  reader->handle_ = handle;
+#if defined(_WIN32)
+  HOTSET_ASSIGN(reader->handle_, FileHandle::open(file->path(), FileHandle::Access::direct));
   reader->is_direct_ = true;
-  LARGE_INTEGER size;
-  if (!GetFileSizeEx(handle, &size)) return unreadable(*file, 0, last_error());
-  HOTSET_FAIL_IF(static_cast<uint64_t>(size.QuadPart) != file->bytes(), invalid_state, "file %s was replaced while the model was opened",
+#else
+  HOTSET_ASSIGN(reader->handle_, FileHandle::open(file->path(), FileHandle::Access::buffered));
+#endif
+  HOTSET_FAIL_IF(reader->handle_.identity() != file->identity(), invalid_state, "file %s was replaced while the model was opened",
                  quote(file->path()).c_str());
+#if defined(__linux__)
+  // Buffered reads get what they ask for and nothing around it.
+  ::posix_fadvise(reader->handle_.native(), 0, 0, POSIX_FADV_RANDOM);
+  auto direct = FileHandle::open(file->path(), FileHandle::Access::direct);
+  reader->is_direct_ = direct.ok() && direct.value().identity() == file->identity();
+  if (reader->is_direct_) reader->direct_ = std::move(direct.value());
+#endif
   return reader;
 }
 
-FileReader::~FileReader() {
-  if (handle_) CloseHandle(handle_);
-}
+#if defined(_WIN32)
 
 Status FileReader::read(uint64_t offset, size_t bytes, void* to) const {
   const uint64_t end = std::min<uint64_t>(offset + bytes, file_->bytes());
@@ -72,8 +68,9 @@ Status FileReader::read(uint64_t offset, size_t bytes, void* to) const {
     position.OffsetHigh = static_cast<DWORD>(at >> 32);
     const DWORD wanted = static_cast<DWORD>(std::min<uint64_t>(offset + bytes - at, uint64_t{1} << 30));
     DWORD got = 0;
-    if (!ReadFile(handle_, static_cast<uint8_t*>(to) + (at - offset), wanted, &got, &position) && GetLastError() != ERROR_HANDLE_EOF)
-      return unreadable(*file_, at, std::error_code(static_cast<int>(GetLastError()), std::system_category()));
+    if (!ReadFile(handle_.native(), static_cast<uint8_t*>(to) + (at - offset), wanted, &got, &position) &&
+        GetLastError() != ERROR_HANDLE_EOF)
+      return unreadable(*file_, at, last_system_error());
     if (got == 0) return shorter(offset, bytes);
     at += got;
   }
@@ -87,46 +84,19 @@ double FileReader::cached_part(uint64_t, size_t) const { return 0; }
 
 #else
 
-Result<std::unique_ptr<FileReader>> FileReader::open(const std::shared_ptr<MappedFile>& file) {
-  std::unique_ptr<FileReader> reader(new FileReader(file));
-  const char* const path = file->path().c_str();
-  reader->fd_ = ::open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-  struct stat info;
-  if (reader->fd_ < 0 || ::fstat(reader->fd_, &info) != 0) return unreadable(*file, 0, std::error_code(errno, std::generic_category()));
-  HOTSET_FAIL_IF(!file->is_same(info.st_dev, info.st_ino, static_cast<uint64_t>(info.st_size)), invalid_state,
-                 "file %s was replaced while the model was opened", quote(file->path()).c_str());
-#if defined(__linux__)
-  // Buffered reads get what they ask for and nothing around it.
-  ::posix_fadvise(reader->fd_, 0, 0, POSIX_FADV_RANDOM);
-  reader->direct_fd_ = ::open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_DIRECT);
-  if (reader->direct_fd_ >= 0 &&
-      (::fstat(reader->direct_fd_, &info) != 0 || !file->is_same(info.st_dev, info.st_ino, static_cast<uint64_t>(info.st_size)))) {
-    ::close(reader->direct_fd_);
-    reader->direct_fd_ = -1;
-  }
-  reader->is_direct_ = reader->direct_fd_ >= 0;
-#endif
-  return reader;
-}
-
-FileReader::~FileReader() {
-  if (fd_ >= 0) ::close(fd_);
-  if (direct_fd_ >= 0) ::close(direct_fd_);
-}
-
 Status FileReader::read(uint64_t offset, size_t bytes, void* to) const {
   const uint64_t end = std::min<uint64_t>(offset + bytes, file_->bytes());
   const double cached = cached_part(offset, bytes);  // what is there already is copied from there
   bool direct = is_direct_ && cached < 0.5;
   for (uint64_t at = offset; at < end;) {
-    const ssize_t got = ::pread(direct ? direct_fd_ : fd_, static_cast<uint8_t*>(to) + (at - offset),
+    const ssize_t got = ::pread((direct ? direct_ : handle_).native(), static_cast<uint8_t*>(to) + (at - offset),
                                 static_cast<size_t>(offset + bytes - at), static_cast<off_t>(at));
     if (got < 0 && errno == EINTR) continue;
     if (got < 0 && direct && errno == EINVAL) {  // a file system that took the flag and not the read
       direct = false;
       continue;
     }
-    if (got < 0) return unreadable(*file_, at, std::error_code(errno, std::generic_category()));
+    if (got < 0) return unreadable(*file_, at, last_system_error());
     if (got == 0) return shorter(offset, bytes);
     at += static_cast<uint64_t>(got);
     if (at % kAlignment != 0) direct = false;  // a read that was cut short
@@ -140,7 +110,7 @@ void FileReader::drop(uint64_t offset, uint64_t bytes) const {
   if (from >= to) return;
   if (file_->data()) ::madvise(const_cast<uint8_t*>(file_->data()) + from, static_cast<size_t>(to - from), MADV_DONTNEED);
 #if defined(POSIX_FADV_DONTNEED)
-  ::posix_fadvise(fd_, static_cast<off_t>(from), static_cast<off_t>(to - from), POSIX_FADV_DONTNEED);
+  ::posix_fadvise(handle_.native(), static_cast<off_t>(from), static_cast<off_t>(to - from), POSIX_FADV_DONTNEED);
 #endif
 }
 

@@ -7,7 +7,7 @@
 #include <memory>
 
 #include "base/status.h"
-#include "model/graph.h"
+#include "model/file_handle.h"
 
 namespace hotset::model {
 
@@ -15,9 +15,8 @@ class FileReader {
  public:
   static constexpr size_t kAlignment = 4096;  // of positions, lengths and memory: what every disk takes
 
-  // The same file, opened once more: invalid_state when its name has another file or size by now.
+  // The same file, opened once more: invalid_state when its name has another file or size by now, not_found when it has gone.
   static Result<std::unique_ptr<FileReader>> open(const std::shared_ptr<MappedFile>& file);
-  ~FileReader();
   FileReader(const FileReader&) = delete;
   FileReader& operator=(const FileReader&) = delete;
 
@@ -41,11 +40,7 @@ class FileReader {
 
   const std::shared_ptr<MappedFile> file_;
   bool is_direct_ = false;
-#if defined(_WIN32)
-  void* handle_ = nullptr;
-#else
-  int fd_ = -1, direct_fd_ = -1;
-#endif
+  FileHandle handle_, direct_;  // POSIX: direct_ past the page cache, where the file system can
 };
 
 }  // namespace hotset::model

@@ -5,7 +5,7 @@
 #include <memory>
 #include <vector>
 
-#include "model/graph.h"
+#include "model/file_handle.h"
 
 namespace hotset::model {
 
@@ -13,7 +13,6 @@ namespace hotset::model {
 class FileWatch {
  public:
   FileWatch() = default;
-  ~FileWatch();
   FileWatch(const FileWatch&) = delete;
   FileWatch& operator=(const FileWatch&) = delete;
 
@@ -29,7 +28,7 @@ class FileWatch {
   struct Watched {
     std::shared_ptr<MappedFile> file;
     uint64_t end;
-    int fd;
+    FileHandle handle;
   };
   std::vector<Watched> watched_;
 };

@@ -111,6 +111,14 @@ struct Graph {
 };
 
 // One mapped file. Mapped read-only and shared: pages are the page cache's, never a private copy.
+// What tells a file from another of the same name. On Windows its size alone.
+struct FileIdentity {
+  uint64_t device = 0, number = 0;  // number: of its inode
+  uint64_t bytes = 0;
+
+  bool operator==(const FileIdentity&) const = default;
+};
+
 class MappedFile {
  public:
   // With `map` false only its size is read. A missing or unreadable file, or a folder: not_found.
@@ -119,20 +127,18 @@ class MappedFile {
   MappedFile(const MappedFile&) = delete;
   MappedFile& operator=(const MappedFile&) = delete;
   const uint8_t* data() const { return data_; }  // null when empty or not mapped
-  uint64_t bytes() const { return bytes_; }
+  uint64_t bytes() const { return identity_.bytes; }
+  const FileIdentity& identity() const { return identity_; }
   const std::string& path() const { return path_; }
   // Tells the system that this range will not be read again soon; its pages may go. Whole pages inside the range only.
   void drop_pages(uint64_t offset, uint64_t length) const;
   // Starts bringing the range into memory, without waiting for it.
   void will_need(uint64_t offset, uint64_t length) const;
-  // Whether a file with this device, number and size is the one that was opened.
-  bool is_same(uint64_t device, uint64_t number, uint64_t bytes) const { return device == device_ && number == number_ && bytes == bytes_; }
 
  private:
   MappedFile() = default;
-  uint64_t device_ = 0, number_ = 0;  // POSIX: of its inode
+  FileIdentity identity_;
   const uint8_t* data_ = nullptr;
-  uint64_t bytes_ = 0;
   std::string path_;
 #if defined(_WIN32)
   void* mapping_ = nullptr;
