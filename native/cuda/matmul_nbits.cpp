@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: Apache-2.0
+// Choice and launch of the MatMulNBits kernels.
+#include "cuda/matmul_nbits.h"
+
+#include <algorithm>
+
+#include "cuda/matmul.h"
+
+namespace hotset::cuda {
+namespace {
+
+constexpr int kWarps = 8, kStages = 3;       // of matmul_nbits_gemv.cuh
+constexpr int kGemvRows = 64;                // more rows are decoded once and multiplied as a dense matrix
+constexpr int64_t kDecodedBytes = 64 << 20;  // of the rows that are decoded at a time
+
+int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+int unit_codes(const NBitsParams& p) { return 128 / p.bits; }
+int parts(const NBitsParams& p) { return p.a_type == 1 ? 3 : 1; }
+int element_bytes(int type) { return type == 1 ? 4 : 2; }
+const char* suffix(int type) { return type == 1 ? "f32" : type == 10 ? "f16" : "bf16"; }
+bool aligned(const void* p, size_t bytes) { return reinterpret_cast<uintptr_t>(p) % bytes == 0; }
+
+// Shared bytes of the GEMV for `rows` rows of A a block.
+constexpr int64_t kRingBytes = 16 * (144 + 48 + 12);
+int gemv_stages(const NBitsParams& p) { return static_cast<int>(ceil_div(p.k, 8 * unit_codes(p))); }
+int gemv_tiles(const NBitsParams& p, int rows) { return static_cast<int>(ceil_div(rows * parts(p), 8)); }
+int64_t gemv_shared(const NBitsParams& p, int rows) {
+  const int64_t activations = int64_t{gemv_stages(p)} * 8 * unit_codes(p) * 2 * rows * parts(p);
+  return activations + kWarps * kStages * kRingBytes + 2 * kWarps * gemv_tiles(p, rows) * 128 * 4;
+}
+// The most rows that a block can take, 0 when not even one fits.
+int gemv_rows(const Gpu& gpu, const NBitsParams& p) {
+  int rows = std::min<int>(p.m, p.a_type == 1 ? 8 : 16);
+  while (rows > 0 && gemv_shared(p, rows) > gpu.limits().shared_bytes_per_block) --rows;
+  return rows;
+}
+
+// See NBitsParams::scale_copy.
+int scale_copy(const NBitsParams& p) {
+  const int64_t size = element_bytes(p.a_type), of_stage = std::max<int64_t>(1, 8 * unit_codes(p) >> p.block_shift) * size;
+  const int64_t places = p.blocks * size | of_stage | static_cast<int64_t>(reinterpret_cast<uintptr_t>(p.scales));
+  return places % 16 == 0 ? 16 : places % 8 == 0 ? 8 : places % 4 == 0 ? 4 : 0;
+}
+
+bool gemv_fits(const NBitsParams& p) {
+  return (!p.zeros || p.zero_type == 2) && p.scale_type == p.a_type && (1 << p.block_shift) >= unit_codes(p) && aligned(p.codes, 16) &&
+         aligned(p.scales, 4) && aligned(p.zeros, 4) && p.k > 0;
+}
+
+Status launch_any(Gpu& gpu, Stream stream, const NBitsParams& p) {
+  HOTSET_ASSIGN(const Function function, gpu.function("matmul_nbits", format_text("hotset_nbits_any_%s", suffix(p.a_type)).c_str()));
+  const unsigned rows = static_cast<unsigned>(ceil_div(p.m, 4));
+  HOTSET_FAIL_IF(rows > 65535, unsupported, "%d rows are too many for one launch", p.m);
+  return launch_with(
+      gpu, stream, {.function = function, .grid_x = static_cast<unsigned>(ceil_div(p.n, 8)), .grid_y = rows, .block = 256, .overlap = true},
+      p);
+}
+
+// Warps a tile: as many as make the longest chain of stages of a warp shortest, fewer among equals.
+int choose_split(const Gpu& gpu, const NBitsParams& p, int blocks_a_multiprocessor) {
+  const int64_t tiles = ceil_div(p.n, 16), blocks = int64_t{gpu.limits().multiprocessors} * blocks_a_multiprocessor;
+  int best = 0;
+  int64_t least = INT64_MAX;
+  for (int shift = 0; shift <= 3; ++shift) {
+    const int64_t rounds = ceil_div(ceil_div(tiles, kWarps >> shift), blocks), stages = rounds * ceil_div(gemv_stages(p), 1 << shift);
+    if (stages < least) best = shift, least = stages;
+  }
+  return best;
+}
+
+Status launch_gemv(Gpu& gpu, Stream stream, NBitsParams p) {
+  const int most = gemv_rows(gpu, p);
+  HOTSET_FAIL_IF(most == 0, unsupported, "K %d is too large for the shared memory of %s", p.k, gpu.info().name.c_str());
+  const int groups = static_cast<int>(ceil_div(p.m, most));
+  p.rows = static_cast<int>(ceil_div(p.m, groups));
+  const int64_t shared = gemv_shared(p, p.rows);
+  const int resident = 2 * (shared + 1024) <= gpu.limits().shared_bytes_per_block + 1024 ? 2 : 1;
+  p.split_shift = choose_split(gpu, p, resident);
+  p.stages = gemv_stages(p);
+  p.scale_copy = scale_copy(p);
+  const std::string file = format_text("matmul_nbits_gemv_b%d", p.bits);
+  const std::string name = format_text("hotset_nbits_gemv_%s_b%d_t%d", suffix(p.a_type), p.bits, gemv_tiles(p, p.rows));
+  HOTSET_ASSIGN(const Function function, gpu.function(file.c_str(), name.c_str(), gpu.limits().shared_bytes_per_block));
+  const int64_t blocks =
+      std::min<int64_t>(ceil_div(ceil_div(p.n, 16), kWarps >> p.split_shift), int64_t{gpu.limits().multiprocessors} * resident);
+  return launch_with(gpu, stream,
+                     {.function = function,
+                      .grid_x = static_cast<unsigned>(blocks),
+                      .grid_y = static_cast<unsigned>(groups),
+                      .block = kWarps * 32,
+                      .shared_bytes = static_cast<unsigned>(shared),
+                      .overlap = true},
+                     p);
+}
+
+int64_t decoded_rows(const NBitsParams& p) {
+  const int64_t row = int64_t{p.k} * element_bytes(p.a_type);
+  return std::clamp<int64_t>(kDecodedBytes / row / 128 * 128, 128, ceil_div(p.n, 128) * 128);
+}
+
+Status launch_gemm(Gpu& gpu, Stream stream, const NBitsParams& p, void* workspace) {
+  HOTSET_ASSIGN(const Function function, gpu.function("matmul_nbits", format_text("hotset_nbits_rows_%s", suffix(p.a_type)).c_str()));
+  const int64_t step = decoded_rows(p);
+  for (int64_t n0 = 0; n0 < p.n; n0 += step) {
+    NBitsParams rows = p;
+    rows.y = workspace;
+    rows.n0 = static_cast<int32_t>(n0);
+    rows.n_rows = static_cast<int32_t>(std::min(step, p.n - n0));
+    HOTSET_TRY(launch_with(gpu, stream, {.function = function, .grid_x = static_cast<unsigned>(rows.n_rows), .block = 256, .overlap = true},
+                           rows));
+    MatMulCall call;
+    call.type = static_cast<DType>(p.a_type);
+    call.a = p.a;
+    call.b = workspace;
+    call.c = static_cast<char*>(p.y) + n0 * element_bytes(p.a_type);
+    call.m = p.m;
+    call.n = rows.n_rows;
+    call.k = p.k;
+    call.ldc = p.n;
+    call.trans_b = true;
+    if (p.bias) {
+      call.bias = static_cast<const char*>(p.bias) + n0 * element_bytes(p.bias_type);
+      call.bias_type = static_cast<DType>(p.bias_type);
+    }
+    HOTSET_TRY(launch_matmul(gpu, stream, call));
+  }
+  return {};
+}
+
+}  // namespace
+
+NBitsForm nbits_form(const Gpu& gpu, const NBitsParams& p) {
+  if (p.k == 0) return NBitsForm::any;
+  if (p.m > kGemvRows) return NBitsForm::gemm;
+  return gemv_fits(p) && gemv_rows(gpu, p) > 0 ? NBitsForm::gemv : p.m > 16 ? NBitsForm::gemm : NBitsForm::any;
+}
+
+const char* nbits_form_name(NBitsForm form) { return form == NBitsForm::any ? "any" : form == NBitsForm::gemv ? "gemv" : "gemm"; }
+
+size_t nbits_workspace(const Gpu& gpu, const NBitsParams& p) {
+  return nbits_form(gpu, p) == NBitsForm::gemm ? static_cast<size_t>(decoded_rows(p)) * p.k * element_bytes(p.a_type) : 0;
+}
+
+Status launch_nbits_as(NBitsForm form, Gpu& gpu, Stream stream, const NBitsParams& p, void* workspace) {
+  if (p.m == 0 || p.n == 0) return {};
+  switch (form) {
+    case NBitsForm::any:
+      return launch_any(gpu, stream, p);
+    case NBitsForm::gemv:
+      HOTSET_FAIL_IF(!gemv_fits(p), unsupported, "the form of the weights has no fast kernel");
+      return launch_gemv(gpu, stream, p);
+    case NBitsForm::gemm:
+      return launch_gemm(gpu, stream, p, workspace);
+  }
+  return {};
+}
+
+Status launch_nbits(Gpu& gpu, Stream stream, const NBitsParams& p, void* workspace) {
+  const NBitsForm form = nbits_form(gpu, p);
+  return launch_nbits_as(form == NBitsForm::gemm && !workspace ? NBitsForm::any : form, gpu, stream, p, workspace);
+}
+
+}  // namespace hotset::cuda

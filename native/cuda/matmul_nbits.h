@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+// MatMulNBits on a device: activations and results of float32, float16 or bfloat16, codes of 2, 4 or 8 bits.
+#pragma once
+#include "base/dtype.h"
+#include "cuda/device.h"
+#include "cuda/matmul_nbits_params.h"
+
+namespace hotset::cuda {
+
+enum class NBitsForm {
+  any,   // one warp a column: every form of the operator
+  gemv,  // tensor cores, few rows: zero points as codes, scales of the activations' type that belong to whole 16 bytes of codes
+  gemm,  // rows of codes decoded to the activations' type, then a dense product: many rows
+};
+
+// What serves p (sizes and types are read; pointers say what is there and how it is aligned).
+NBitsForm nbits_form(const Gpu& gpu, const NBitsParams& p);
+const char* nbits_form_name(NBitsForm form);
+
+// Bytes of workspace of a call.
+size_t nbits_workspace(const Gpu& gpu, const NBitsParams& p);
+// Weights at odd addresses, which the choice above did not know, are served without workspace.
+Status launch_nbits(Gpu& gpu, Stream stream, const NBitsParams& p, void* workspace);
+
+// The same in a given form, for tests.
+Status launch_nbits_as(NBitsForm form, Gpu& gpu, Stream stream, const NBitsParams& p, void* workspace);
+
+}  // namespace hotset::cuda
