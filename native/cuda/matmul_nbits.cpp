@@ -9,7 +9,7 @@
 namespace hotset::cuda {
 namespace {
 
-constexpr int kWarps = 8, kStages = 3;       // of matmul_nbits_gemv.cuh
+constexpr int kMostWarps = 8, kStages = 3;   // of matmul_nbits_gemv.cuh
 constexpr int kGemvRows = 64;                // more rows are decoded once and multiplied as a dense matrix
 constexpr int64_t kDecodedBytes = 64 << 20;  // of the rows that are decoded at a time
 
@@ -24,14 +24,14 @@ bool aligned(const void* p, size_t bytes) { return reinterpret_cast<uintptr_t>(p
 constexpr int64_t kRingBytes = 16 * (144 + 48 + 12);
 int gemv_stages(const NBitsParams& p) { return static_cast<int>(ceil_div(p.k, 8 * unit_codes(p))); }
 int gemv_tiles(const NBitsParams& p, int rows) { return static_cast<int>(ceil_div(rows * parts(p), 8)); }
-int64_t gemv_shared(const NBitsParams& p, int rows) {
+int64_t gemv_shared(const NBitsParams& p, int rows, int warps) {
   const int64_t activations = int64_t{gemv_stages(p)} * 8 * unit_codes(p) * 2 * rows * parts(p);
-  return activations + kWarps * kStages * kRingBytes + 2 * kWarps * gemv_tiles(p, rows) * 128 * 4;
+  return activations + warps * kStages * kRingBytes + 2 * warps * gemv_tiles(p, rows) * 128 * 4;
 }
 // The most rows that a block can take, 0 when not even one fits.
 int gemv_rows(const Gpu& gpu, const NBitsParams& p) {
   int rows = std::min<int>(p.m, p.a_type == 1 ? 8 : 16);
-  while (rows > 0 && gemv_shared(p, rows) > gpu.limits().shared_bytes_per_block) --rows;
+  while (rows > 0 && gemv_shared(p, rows, kMostWarps) > gpu.limits().shared_bytes_per_block) --rows;
   return rows;
 }
 
@@ -56,14 +56,25 @@ Status launch_any(Gpu& gpu, Stream stream, const NBitsParams& p) {
       p);
 }
 
-// Warps a tile: as many as make the longest chain of stages of a warp shortest, fewer among equals.
-int choose_split(const Gpu& gpu, const NBitsParams& p, int blocks_a_multiprocessor) {
-  const int64_t tiles = ceil_div(p.n, 16), blocks = int64_t{gpu.limits().multiprocessors} * blocks_a_multiprocessor;
-  int best = 0;
+struct GemvShape {
+  int warps, split_shift;
+  int64_t blocks;
+};
+// Warps of a block, and warps that share a tile: what makes the longest chain of stages of a warp shortest. A grid of which two fit
+// on the device begins to read codes under the kernel before it. Fewer warps a tile among equals.
+GemvShape choose_shape(const Gpu& gpu, const NBitsParams& p) {
+  constexpr int64_t kThreads = 512, kReserved = 1024;  // of a multiprocessor at 128 registers a thread; shared bytes of the system a block
+  const int64_t tiles = ceil_div(p.n, 16), shared_bytes = gpu.limits().shared_bytes_per_block + kReserved;
+  GemvShape best = {};
   int64_t least = INT64_MAX;
-  for (int shift = 0; shift <= 3; ++shift) {
-    const int64_t rounds = ceil_div(ceil_div(tiles, kWarps >> shift), blocks), stages = rounds * ceil_div(gemv_stages(p), 1 << shift);
-    if (stages < least) best = shift, least = stages;
+  for (const int warps : {8, 4}) {
+    const int64_t resident = std::clamp<int64_t>(shared_bytes / (gemv_shared(p, p.rows, warps) + kReserved), 1, kThreads / (32 * warps));
+    const int64_t slots = resident * gpu.limits().multiprocessors;
+    for (int shift = 0; (1 << shift) <= warps; ++shift) {
+      const int64_t wanted = ceil_div(tiles, warps >> shift), blocks = std::min(wanted, slots);
+      const int64_t chain = 2 * ceil_div(wanted, blocks) * ceil_div(gemv_stages(p), 1 << shift) + (2 * blocks > slots ? 1 : 0);
+      if (chain < least) best = {warps, shift, blocks}, least = chain;
+    }
   }
   return best;
 }
@@ -73,22 +84,19 @@ Status launch_gemv(Gpu& gpu, Stream stream, NBitsParams p) {
   HOTSET_FAIL_IF(most == 0, unsupported, "K %d is too large for the shared memory of %s", p.k, gpu.info().name.c_str());
   const int groups = static_cast<int>(ceil_div(p.m, most));
   p.rows = static_cast<int>(ceil_div(p.m, groups));
-  const int64_t shared = gemv_shared(p, p.rows);
-  const int resident = 2 * (shared + 1024) <= gpu.limits().shared_bytes_per_block + 1024 ? 2 : 1;
-  p.split_shift = choose_split(gpu, p, resident);
+  const GemvShape shape = choose_shape(gpu, p);
+  p.split_shift = shape.split_shift;
   p.stages = gemv_stages(p);
   p.scale_copy = scale_copy(p);
   const std::string file = format_text("matmul_nbits_gemv_b%d", p.bits);
   const std::string name = format_text("hotset_nbits_gemv_%s_b%d_t%d", suffix(p.a_type), p.bits, gemv_tiles(p, p.rows));
   HOTSET_ASSIGN(const Function function, gpu.function(file.c_str(), name.c_str(), gpu.limits().shared_bytes_per_block));
-  const int64_t blocks =
-      std::min<int64_t>(ceil_div(ceil_div(p.n, 16), kWarps >> p.split_shift), int64_t{gpu.limits().multiprocessors} * resident);
   return launch_with(gpu, stream,
                      {.function = function,
-                      .grid_x = static_cast<unsigned>(blocks),
+                      .grid_x = static_cast<unsigned>(shape.blocks),
                       .grid_y = static_cast<unsigned>(groups),
-                      .block = kWarps * 32,
-                      .shared_bytes = static_cast<unsigned>(shared),
+                      .block = static_cast<unsigned>(shape.warps * 32),
+                      .shared_bytes = static_cast<unsigned>(gemv_shared(p, p.rows, shape.warps)),
                       .overlap = true},
                      p);
 }

@@ -10,7 +10,7 @@
 // its bfloat16 parts, whose products with codes are exact and are added at the end. One scale belongs to a whole unit, so it
 // multiplies a unit's float32 sum; nothing is rounded before the result.
 //
-// Block (8 warps): loops over tiles of 16 n; 2^split_shift warps share a tile and each takes every 2^split_shift-th stage (8 units
+// Block (4 or 8 warps): loops over tiles of 16 n; 2^split_shift warps share a tile and each takes every 2^split_shift-th stage (8 units
 // of its 16 rows, 2 KiB). Every warp fills a ring of its own by cp.async, begins before it waits for the kernel before it, and
 // runs on into its next tile.
 //
@@ -20,7 +20,7 @@
 
 namespace hotset::cuda::nbits {
 
-constexpr int kWarps = 8, kStages = 3, kRowPitch = 144;  // bytes: 16 rows apart in all banks
+constexpr int kStages = 3, kRowPitch = 144;  // bytes: 16 rows apart in all banks
 
 struct Ring {  // a slot; rows of scales lie 12 words apart: in all banks
   static constexpr int kScalePitch = 48, kZeroPitch = 12;
@@ -211,13 +211,13 @@ __device__ void gemv(const NBitsParams& p) {
   using D = Decoder<Multiply<T>::kHalf, bits>;
   constexpr int kPairs = 16 / bits, kParts = Activations<T, bits>::kParts;
   extern __shared__ __align__(16) char shared[];
-  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+  const int n_warps = blockDim.x / 32, warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
   const int rows = min(p.rows, p.m - static_cast<int>(blockIdx.y) * p.rows), columns = rows * kParts;
-  const int units = p.stages * 8, split = 1 << p.split_shift, tiles_a_block = kWarps >> p.split_shift;
+  const int units = p.stages * 8, split = 1 << p.split_shift, tiles_a_block = n_warps >> p.split_shift;
   const int n_tiles = (p.n + 15) / 16, first_stage = warp & (split - 1), tile_step = gridDim.x * tiles_a_block;
   unsigned* const activations = reinterpret_cast<unsigned*>(shared);
   char* const ring = shared + static_cast<std::int64_t>(units) * p.rows * kParts * 16 * kPairs + warp * kStages * R::kBytes;
-  float* const sums = reinterpret_cast<float*>(ring + (kWarps - warp) * kStages * R::kBytes);  // [2][warp][column][16]
+  float* const sums = reinterpret_cast<float*>(ring + (n_warps - warp) * kStages * R::kBytes);  // [2][warp][column][16]
 
   // 1. Begin to read codes.
   if (!p.ready) wait_for_predecessor();
@@ -299,7 +299,7 @@ __device__ void gemv(const NBitsParams& p) {
       slot = slot + 1 == kStages ? 0 : slot + 1;
     }
     // 4. The sums of the warps of a tile, in their order; parts of float32 from the smallest on.
-    float* const mine = sums + ((round & 1) * kWarps + warp) * tiles * 128;
+    float* const mine = sums + ((round & 1) * n_warps + warp) * tiles * 128;
 #pragma unroll
     for (int i = 0; i < tiles; ++i) {
 #pragma unroll
@@ -310,7 +310,7 @@ __device__ void gemv(const NBitsParams& p) {
     else
       __syncthreads();
     if (tile < n_tiles) {
-      const float* const first = sums + ((round & 1) * kWarps + (warp & ~(split - 1))) * tiles * 128;
+      const float* const first = sums + ((round & 1) * n_warps + (warp & ~(split - 1))) * tiles * 128;
       for (int e = first_stage * 32 + lane; e < rows * 16; e += split * 32) {
         const int row = e / 16, n = tile * 16 + e % 16;
         float y = 0;

@@ -101,7 +101,7 @@ __device__ inline void split_float(float x, unsigned short (&part)[3]) {
 
 template <class T, int bits>
 struct Activations {
-  static constexpr int kUnit = 128 / bits, kPairs = 16 / bits, kParts = sizeof(T) == 4 ? 3 : 1;
+  static constexpr int kUnit = 128 / bits, kPairs = 16 / bits, kParts = sizeof(T) == 4 ? 3 : 1, kCount = kUnit / 4;  // kCount: of a lane
 
   // The two activations of pair j of a lane.
   static __device__ void put(unsigned (&pairs)[kParts][kPairs], int j, T low, T high) {
@@ -117,43 +117,64 @@ struct Activations {
     }
   }
 
-  // Rows [0, rows) of a, k values each, to shared memory, zero up to `units` units.
+  template <int n>
+  struct alignas(n * sizeof(T)) Few {
+    T at[n];
+  };
+
+  // The activations of lane t for a unit: slot j at v[j], zero behind K.
+  static __device__ void fetch(const NBitsParams& p, const T* x, int unit, int t, bool aligned, T (&v)[kCount]) {
+    constexpr int kRun = kCount * sizeof(T) < 16 ? kCount : 16 / sizeof(T);
+    if (p.prepacked) {  // K is a multiple of 64
+      const int first = unit * kUnit + 2 * t;
+#pragma unroll
+      for (int j = 0; j < kPairs; ++j) {
+        const int k = first + 8 * j;
+        Few<2> pair = {{T(0.0f), T(0.0f)}};
+        if (k < p.k && aligned)
+          pair = *reinterpret_cast<const Few<2>*>(x + k);
+        else if (k < p.k)
+          pair.at[0] = x[k], pair.at[1] = x[k + 1];
+        v[j] = pair.at[0];
+        v[j + kPairs] = pair.at[1];
+      }
+      return;
+    }
+    const int first = unit * kUnit + kCount * t;
+    if (aligned && first + kCount <= p.k) {
+#pragma unroll
+      for (int j = 0; j < kCount; j += kRun) *reinterpret_cast<Few<kRun>*>(&v[j]) = *reinterpret_cast<const Few<kRun>*>(x + first + j);
+    } else {
+#pragma unroll
+      for (int j = 0; j < kCount; ++j) v[j] = first + j < p.k ? x[first + j] : T(0.0f);
+    }
+  }
+
+  // Rows [0, rows) of a, k values each, to shared memory, zero up to `units` units. Several loads of a thread are on their way.
   static __device__ void stage(const NBitsParams& p, const T* a, int rows, int units, unsigned* out) {
-    constexpr int kCount = kUnit / 4, kSize = Vector<T>::kSize;  // of a lane
-    const int columns = rows * kParts;
-    const bool vectors = !p.prepacked && kCount % kSize == 0 && p.k % kSize == 0 && is_aligned_16(p.a);
-    for (int row = 0; row < rows; ++row) {
-      const T* const x = a + static_cast<std::int64_t>(row) * p.k;
-      for (int i = threadIdx.x; i < units * 4; i += blockDim.x) {
-        const int t = i & 3, unit = i >> 2;
+    constexpr int kBatch = kCount * sizeof(T) > 16 ? 2 : 4;
+    const int columns = rows * kParts, items = rows * units * 4;
+    const bool aligned = p.k % (16 / static_cast<int>(sizeof(T))) == 0 && is_aligned_16(p.a);
+    for (int first = threadIdx.x; first < items; first += kBatch * blockDim.x) {
+      alignas(16) T v[kBatch][kCount];
+      int place[kBatch];
+#pragma unroll
+      for (int b = 0; b < kBatch; ++b) {
+        const int i = first + b * blockDim.x;
+        if (i >= items) break;
+        const int row = rows == 1 ? 0 : i / (units * 4), rest = i - row * units * 4, t = rest & 3, unit = rest >> 2;
+        fetch(p, a + static_cast<std::int64_t>(row) * p.k, unit, t, aligned, v[b]);
+        place[b] = ((unit * columns + row) * 4 + t) * kPairs;
+      }
+#pragma unroll
+      for (int b = 0; b < kBatch; ++b) {
+        if (first + b * static_cast<int>(blockDim.x) >= items) break;
         unsigned pairs[kParts][kPairs];
-        if (p.prepacked) {
-          const int first = unit * kUnit + 2 * t;
 #pragma unroll
-          for (int j = 0; j < kPairs; ++j) {
-            const int k = first + 8 * j;  // K is a multiple of 64
-            put(pairs, j, k < p.k ? x[k] : T(0.0f), k < p.k ? x[k + 1] : T(0.0f));
-          }
-        } else {
-          const int first = unit * kUnit + kCount * t;
-          T v[kCount];
-          if (vectors && first + kCount <= p.k) {
-#pragma unroll
-            for (int j = 0; j < kCount; j += kSize) {
-              const Vector<T> part = load_vector(x + first + j);
-#pragma unroll
-              for (int e = 0; e < kSize && j + e < kCount; ++e) v[j + e] = part.at[e];
-            }
-          } else {
-#pragma unroll
-            for (int j = 0; j < kCount; ++j) v[j] = first + j < p.k ? x[first + j] : T(0.0f);
-          }
-#pragma unroll
-          for (int j = 0; j < kPairs; ++j) put(pairs, j, v[j], v[j + kPairs]);
-        }
+        for (int j = 0; j < kPairs; ++j) put(pairs, j, v[b][j], v[b][j + kPairs]);
 #pragma unroll
         for (int part = 0; part < kParts; ++part) {
-          unsigned* const to = out + ((unit * columns + part * rows + row) * 4 + t) * kPairs;
+          unsigned* const to = out + place[b] + part * rows * 4 * kPairs;
 #pragma unroll
           for (int j = 0; j < kPairs; j += 2) *reinterpret_cast<uint2*>(to + j) = make_uint2(pairs[part][j], pairs[part][j + 1]);
         }

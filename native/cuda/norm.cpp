@@ -20,8 +20,9 @@ Status launch_norm(Gpu& gpu, Stream stream, const NormParams& p) {
   const char* const suffix = p.type == 1 ? "f32" : p.type == 10 ? "f16" : "bf16";
   HOTSET_ASSIGN(const Function function,
                 gpu.function("norm", format_text(vectors ? "hotset_norm_%s" : "hotset_norm_any_%s", suffix).c_str()));
-  // One vector a thread up to the largest block.
-  const int64_t wanted = (vectors ? p.width / size : p.width) + 31;
+  // A vector a thread for few rows; for many all that a thread can hold, so that more rows are on their way.
+  const int64_t pieces = vectors ? p.width / size : p.width, held = p.rows > 2 * gpu.limits().multiprocessors ? kHeld : 1;
+  const int64_t wanted = (pieces + held - 1) / held + 31;
   const unsigned block = static_cast<unsigned>(std::clamp<int64_t>(wanted / 32 * 32, 32, kThreads));
   return launch_with(gpu, stream, {.function = function, .grid_x = static_cast<unsigned>(p.rows), .block = block, .overlap = true}, p);
 }
