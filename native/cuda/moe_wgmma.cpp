@@ -24,9 +24,9 @@ Status encode(const Gpu& gpu, const void* x, int64_t rows, int64_t columns, Tens
 
 }  // namespace
 
-bool moe_wgmma_takes(const Gpu& gpu, DType dtype, int64_t k, int64_t n, int64_t block, int64_t experts) {
-  return gpu.limits().compute_capability == 90 && (dtype == DType::f16 || dtype == DType::bf16) && k > 0 && k % 32 == 0 && n > 0 &&
-         n % 8 == 0 && experts <= kWgmmaMaxExperts &&
+bool moe_wgmma_takes(const Limits& limits, DType dtype, int64_t k, int64_t n, int64_t block, int64_t experts) {
+  return limits.compute_capability == 90 && (dtype == DType::f16 || dtype == DType::bf16) && k > 0 && k % 32 == 0 && n > 0 && n % 8 == 0 &&
+         experts <= kWgmmaMaxExperts &&
          (block >= k || (block >= 32 && std::has_single_bit(static_cast<uint64_t>(block)) && k % block == 0));
 }
 

@@ -13,7 +13,7 @@ namespace hotset::cuda {
 // Whether the device has the kernels and they take this form: dtype float16 or bfloat16 (activations, scales and biases), int4
 // codes in rows of k / 2 bytes at addresses that are multiples of 16, one scale for `block` columns (a power of two, 32 or more;
 // k or more: one a row), k a multiple of 32, out columns a multiple of 8.
-bool moe_wgmma_takes(const Gpu& gpu, DType dtype, int64_t k, int64_t n, int64_t block, int64_t experts);
+bool moe_wgmma_takes(const Limits& limits, DType dtype, int64_t k, int64_t n, int64_t block, int64_t experts);
 
 // Columns of a row in chunk order: k rounded up to 128.
 inline int64_t chunk_columns(int64_t k) { return (k + kWgmmaChunk - 1) / kWgmmaChunk * kWgmmaChunk; }

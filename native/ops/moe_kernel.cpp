@@ -285,6 +285,12 @@ Status MoeKernel::infer(InferContext& context) const {
   return {};
 }
 
+experts::Router MoeKernel::router(bool given) const {
+  experts::Router router = state_->router;
+  if (given && !router_weights_norm_) router.normalize = false;
+  return router;
+}
+
 void MoeKernel::fill_table(const RunContext& context, const State& state, experts::ExpertBytes* table) const {
   const auto fill = [&](int i, experts::MatrixBytes experts::ExpertBytes::* matrix) {
     const FcInputs& fc = fc_[i];

@@ -51,6 +51,14 @@ class MoeKernel : public Kernel {
   int64_t experts() const final { return n_experts_; }
   int store_layer() const final { return store_layer_; }
 
+  // For the device form of the node. The layer as constants describe it, all but the type of x; null: weights are computed.
+  const experts::ExpertLayer* constant_layer() const { return state_ ? &state_->layer : nullptr; }
+  // `given`: with router weights as an input.
+  experts::Router router(bool given) const;
+  const FcInputs& inputs_of(int matrix) const { return fc_[matrix]; }  // 0 ... 2: FC1, FC2, FC3
+  int router_weights_input() const { return router_weights_input_; }
+  bool changes_routes() const { return tail_.is_on(); }
+
  protected:
   // What the shapes of the weights say, the same in all runs unless weights are computed.
   struct Layout {

@@ -336,7 +336,7 @@ int main(int argc, char** argv) {
   }
   Bench device;
   device.gpu = must(Gpu::open(0));
-  if (!moe_wgmma_takes(*device.gpu, DType::f16, 64, 64, 32, 8)) {
+  if (!moe_wgmma_takes(device.gpu->limits(), DType::f16, 64, 64, 32, 8)) {
     std::printf("%s has no wgmma\n", device.gpu->info().name.c_str());
     return 77;
   }

@@ -1,0 +1,6 @@
+// SPDX-License-Identifier: Apache-2.0
+// Few rows by 4-bit integer codes.
+#include "cuda/moe_decode.cuh"
+
+HOTSET_MOE_DECODE_ROWS(raw4, RawCodes<4>)
+HOTSET_MOE_DECODE_ROWS(sm80_4, Sm80Codes<4>)
