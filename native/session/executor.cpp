@@ -2,6 +2,7 @@
 // One run: bind buffers, run the nodes in order, hand over the outputs.
 #include <cstdlib>
 #include <cstring>
+#include <optional>
 
 #include "session/session.h"
 
@@ -84,17 +85,57 @@ Status Session::bind_output(RunState& state, int o) {
     slot.result.data = slot.data;
     return {};
   }
-  if (!slot.keep || slot.owned_bytes < v.bytes || !slot.owned) {
+  if (Status status = own_output(state, o, v.bytes); !status.ok())
+    return std::move(status).at("output '" + graph().values[graph().outputs[o]].name + "'");
+  return {};
+}
+
+// A buffer of the session for output `o`.
+Status Session::own_output(RunState& state, int o, size_t bytes) {
+  OutputSlot& slot = state.outputs[o];
+  if (slot.on_device) {
+    if (!slot.keep || slot.device.bytes() < bytes || !slot.device.address()) {
+      slot.device.give();
+      state.buffers_changed = true;
+      const bool is_cache = program_->in_place_inputs()[o] >= 0;
+      HOTSET_ASSIGN(slot.device, cuda::DeviceMemory::take(gpu_, bytes, is_cache ? cuda::Purpose::caches : cuda::Purpose::outputs,
+                                                          is_cache ? "a cache" : "a result"));
+    }
+    slot.result.data = slot.device.data();
+    return {};
+  }
+  if (gpu_ && slot.keep) {
+    if (slot.pinned.bytes() < bytes || !slot.pinned.data()) {
+      slot.pinned.give();
+      state.buffers_changed = true;
+      HOTSET_ASSIGN(slot.pinned, cuda::PinnedMemory::take(gpu_, bytes, "a result"));
+    }
+    slot.result.data = slot.pinned.data();
+    return {};
+  }
+  if (!slot.keep || slot.owned_bytes < bytes || !slot.owned) {
     std::free(slot.owned);
     state.buffers_changed = true;
-    slot.owned_bytes = std::max<size_t>(v.bytes, 1);
+    slot.owned_bytes = std::max<size_t>(bytes, 1);
     slot.owned = std::malloc(slot.owned_bytes);
     if (!slot.owned) {
       slot.owned_bytes = 0;
-      return fail(Code::out_of_memory, "output '%s': cannot allocate %zu bytes", graph().values[graph().outputs[o]].name.c_str(), v.bytes);
+      return fail(Code::out_of_memory, "cannot allocate %zu bytes", bytes);
     }
   }
   slot.result.data = slot.owned;
+  return {};
+}
+
+// Memory for a value that a step with shapes decided by the run makes.
+Status Session::take_dynamic(RunState& state, int32_t id) {
+  PlanValue& v = state.plan.value(id);
+  if (program_->on_device(id)) {
+    HOTSET_ASSIGN(v.tensor.data, state.device->take(v.bytes));
+    return {};
+  }
+  state.dynamic.emplace_back(std::max<size_t>(v.bytes, 1));
+  v.tensor.data = state.dynamic.back().data();
   return {};
 }
 
@@ -114,37 +155,40 @@ Status Session::run_dynamic(RunState& state, int s, const RunControl* control) {
       v.tensor.data = v.content.data();
     } else if (v.view_of >= 0) {
       v.tensor.data = static_cast<std::byte*>(plan.value(v.view_of).tensor.data) + v.view_offset;
-    } else if (v.output >= 0) {
+    } else if (v.output >= 0 && state.outputs[v.output].on_device == program_->on_device(id)) {
       HOTSET_TRY(bind_output(state, v.output));
       v.tensor.data = state.outputs[v.output].result.data;
       runs |= v.bytes > 0;
-    } else {
-      state.dynamic.emplace_back(std::max<size_t>(v.bytes, 1));
-      v.tensor.data = state.dynamic.back().data();
+    } else if (!plan.is_bound_copy(step)) {
+      HOTSET_TRY(take_dynamic(state, id));
       runs |= v.bytes > 0;
     }
   }
   Status status;
-  if (runs) {
+  if (runs && step.kind != StepKind::host) {
+    status = run_dynamic_on_device(state, step, plan.workspace_bytes(s));
+  } else if (runs) {
+    if (state.device) HOTSET_TRY(state.device->wait());
     const AlignedBuffer workspace(plan.workspace_bytes(s));
     experts::RunUsage* const usage = step.expert_layer < 0 ? nullptr : &state.usage[static_cast<size_t>(step.expert_layer)];
     status = step.kernel->run({state.in, state.out, workspace.data(), pool_.get(), usage, control ? &control->cancelled : nullptr});
   }
   if (!status.ok()) return std::move(status).at(program_->node(step).text());
-  // A requested output that the operator left as a view or known content is copied.
+  // A requested output that the operator left as a view or known content, or that lies on the other side, is copied.
   for (model::ValueId id : step.outputs) {
     if (id == model::kNone) continue;
     PlanValue& v = plan.value(id);
-    if (v.output < 0 || (!v.is_known && v.view_of < 0)) continue;
+    if (v.output < 0 || (!v.is_known && v.view_of < 0 && state.outputs[v.output].on_device == program_->on_device(id))) continue;
     HOTSET_TRY(bind_output(state, v.output));
-    if (v.bytes) std::memcpy(state.outputs[v.output].result.data, v.tensor.data, v.bytes);
+    if (v.bytes) HOTSET_TRY(copy_output(state, v.output, v.tensor, program_->on_device(id)));
   }
   return {};
 }
 
 Status Session::run_steps(RunState& state, const RunControl* control, std::vector<NodeTrace>* trace) {
   const auto cancelled = [&] { return control && control->cancelled.load(std::memory_order_relaxed); };
-  for (Plan::ActiveStep& active : state.plan.active()) {
+  if (state.device) HOTSET_TRY(run_segments(state, control, trace));
+  for (Plan::ActiveStep& active : state.device ? std::span<Plan::ActiveStep>() : std::span(state.plan.active())) {
     if (cancelled()) return fail(Code::cancelled, "the run was cancelled");
     const int64_t start = trace ? now_ns() : 0;
     state.running = active.step;
@@ -154,6 +198,7 @@ Status Session::run_steps(RunState& state, const RunControl* control, std::vecto
     if (trace) trace->push_back({active.step, start, now_ns()});
   }
   state.dynamic.clear();
+  if (state.device) state.device->forget();
   for (int s = state.plan.first_dynamic(); s < static_cast<int>(program_->steps().size()); ++s) {
     if (!state.plan.runs_dynamic(s)) continue;
     if (cancelled()) return fail(Code::cancelled, "the run was cancelled");
@@ -165,18 +210,30 @@ Status Session::run_steps(RunState& state, const RunControl* control, std::vecto
   return {};
 }
 
-Status Session::execute(RunState& state, const RunControl* control) {
+Status Session::set_inputs(RunState& state) {
+  if (state.device) HOTSET_TRY(copy_inputs_to_host(state));
+  for (size_t i = 0; i < state.inputs.size(); ++i) {
+    Tensor tensor = state.inputs[i];
+    void* const on_device = state.input_on_device[i] ? tensor.data : nullptr;
+    if (on_device) {
+      const bool is_read = program_->placement()->host_reads_input[i];
+      tensor.data = nullptr;
+      if (is_read) {
+        HOTSET_ASSIGN(tensor.data, state.device->input_copy(static_cast<int>(i), tensor.bytes()));
+      }
+    }
+    HOTSET_TRY(state.plan.set_input(static_cast<int>(i), tensor, on_device));
+  }
+  return {};
+}
+
+// Memory for the values of a new layout.
+Status Session::bind_memory(RunState& state) {
   Plan& plan = state.plan;
-  HOTSET_TRY(watch_.check());
-  HOTSET_TRY(check_inputs(state));
-  for (size_t i = 0; i < state.inputs.size(); ++i) HOTSET_TRY(plan.set_input(static_cast<int>(i), state.inputs[i]));
-  for (size_t o = 0; o < state.outputs.size(); ++o) plan.set_requested(static_cast<int>(o), state.outputs[o].requested);
-  const uint64_t inferred = plan.n_inferred(), layouts = plan.n_layouts();
-  HOTSET_TRY(plan.prepare());
-  stats_.inferences.fetch_add(plan.n_inferred() - inferred, std::memory_order_relaxed);
-  stats_.layouts.fetch_add(plan.n_layouts() - layouts, std::memory_order_relaxed);
-  if (plan.n_layouts() != state.bound_layouts) {
-    state.buffers_changed = true;
+  state.buffers_changed = true;
+  if (state.device) {
+    HOTSET_TRY(state.device->bind(plan));
+  } else {
     if (state.arena.bytes() < plan.arena_bytes()) {
       state.arena = AlignedBuffer();  // the old block goes first: nothing in it outlives a run
       try {
@@ -186,13 +243,40 @@ Status Session::execute(RunState& state, const RunControl* control) {
       }
     }
     plan.bind_arena(state.arena.data());
-    for (Plan::ActiveStep& active : plan.active()) {
-      active.context.pool = pool_.get();
-      const int32_t layer = program_->steps()[active.step].expert_layer;
-      active.context.usage = layer < 0 ? nullptr : &state.usage[static_cast<size_t>(layer)];
-    }
-    state.bound_layouts = plan.n_layouts();  // only now: a run whose memory was refused is laid out and must be bound later
   }
+  for (Plan::ActiveStep& active : plan.active()) {
+    active.context.pool = pool_.get();
+    const int32_t layer = program_->steps()[active.step].expert_layer;
+    active.context.usage = layer < 0 ? nullptr : &state.usage[static_cast<size_t>(layer)];
+  }
+  state.bound_layouts = plan.n_layouts();  // only now: a run whose memory was refused is laid out and must be bound later
+  return {};
+}
+
+// Results that did not come about in their buffers.
+Status Session::copy_outputs(RunState& state) {
+  for (const auto& [o, id] : state.plan.copies()) {
+    const PlanValue& v = state.plan.value(id);
+    if (v.place == Place::none) HOTSET_TRY(bind_output(state, o));
+    if (v.bytes) HOTSET_TRY(copy_output(state, o, v.tensor, program_->on_device(id)));
+  }
+  return state.device ? state.device->wait() : Status();
+}
+
+Status Session::execute(RunState& state, const RunControl* control) {
+  Plan& plan = state.plan;
+  std::optional<cuda::Current> current;
+  if (gpu_) current.emplace(*gpu_);
+  HOTSET_TRY(watch_.check());
+  HOTSET_TRY(check_inputs(state));
+  HOTSET_TRY(set_inputs(state));
+  for (size_t o = 0; o < state.outputs.size(); ++o)
+    plan.set_requested(static_cast<int>(o), state.outputs[o].requested, state.outputs[o].on_device);
+  const uint64_t inferred = plan.n_inferred(), layouts = plan.n_layouts();
+  HOTSET_TRY(plan.prepare());
+  stats_.inferences.fetch_add(plan.n_inferred() - inferred, std::memory_order_relaxed);
+  stats_.layouts.fetch_add(plan.n_layouts() - layouts, std::memory_order_relaxed);
+  if (plan.n_layouts() != state.bound_layouts) HOTSET_TRY(bind_memory(state));
   const model::Graph& graph = program_->graph();
   for (size_t o = 0; o < state.outputs.size(); ++o) {
     if (!state.outputs[o].requested) continue;
@@ -213,11 +297,7 @@ Status Session::execute(RunState& state, const RunControl* control) {
   std::vector<NodeTrace> events;
   HOTSET_TRY(run_steps(state, control, trace_ ? &events : nullptr));
   if (state.buffers_changed || plan.first_dynamic() < static_cast<int>(program_->steps().size())) state.count_memory();
-  for (const auto& [o, id] : plan.copies()) {
-    const PlanValue& v = plan.value(id);
-    if (v.place == Place::none) HOTSET_TRY(bind_output(state, o));
-    if (v.bytes) std::memmove(state.outputs[o].result.data, v.tensor.data, v.bytes);
-  }
+  HOTSET_TRY(copy_outputs(state));
   stats_.runs.fetch_add(1, std::memory_order_relaxed);
   stats_.nodes.fetch_add(plan.active().size() + program_->steps().size() - static_cast<size_t>(plan.first_dynamic()),
                          std::memory_order_relaxed);

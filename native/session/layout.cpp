@@ -9,7 +9,9 @@
 namespace hotset {
 namespace {
 
-size_t aligned(size_t n) { return (n + AlignedBuffer::kAlignment - 1) & ~(AlignedBuffer::kAlignment - 1); }
+constexpr size_t kDeviceAlignment = 256;
+
+size_t aligned(size_t n, size_t to = AlignedBuffer::kAlignment) { return (n + to - 1) & ~(to - 1); }
 
 // Free parts of a block that grows at its top; the smallest that fits is taken.
 class FreeRanges {
@@ -97,6 +99,8 @@ void Plan::find_live_steps() {
   }
 }
 
+bool Plan::is_bound_copy(const Step& step) const { return step.kind == StepKind::upload && bound_on_device_[step.inputs[0]]; }
+
 // Places and roots, in the order in which values are made.
 void Plan::place_values() {
   const auto& steps = program_.steps();
@@ -117,6 +121,8 @@ void Plan::place_values() {
         v.place = values_[v.view_of].root < 0 ? Place::none : Place::view;
         v.root = values_[v.view_of].root;
         v.root_offset = values_[v.view_of].root_offset + v.view_offset;
+      } else if (is_bound_copy(steps[s])) {
+        v.place = Place::input;
       } else {
         v.place = live_[s] ? Place::arena : Place::none;
         runs_[s] |= live_[s] && v.bytes > 0;  // nothing is computed for empty results, however many rows of nothing they have
@@ -162,7 +168,8 @@ void Plan::place_outputs() {
       continue;
     }
     PlanValue& root = values_[v.root];
-    if (root.place == Place::arena && v.root_offset == 0 && v.bytes == root.bytes) {
+    const bool on_its_side = program_.on_device(id) == (wanted_on_device_[o] != 0);
+    if (root.place == Place::arena && v.root_offset == 0 && v.bytes == root.bytes && on_its_side) {
       root.place = Place::output;
       root.output = static_cast<int>(o);
     } else {
@@ -188,7 +195,7 @@ void Plan::join_overwritten() {
       if (source.root < 0) continue;
       PlanValue& root = values_[source.root];
       if (root.place != Place::arena || root.last_reader != s || source.root_offset != 0 || root.bytes != v.bytes ||
-          source.bytes != v.bytes)
+          source.bytes != v.bytes || program_.on_device(id) != program_.on_device(v.overwrites))
         continue;
       v.place = Place::view;
       v.root = source.root;
@@ -201,25 +208,31 @@ void Plan::join_overwritten() {
 // Offsets: a walk over the steps.
 Status Plan::assign_offsets() {
   const auto& steps = program_.steps();
-  FreeRanges ranges;
+  FreeRanges sides[2];  // host, device
   std::vector<std::vector<int32_t>> ends(first_dynamic_);
   const auto too_large = [] { return fail(Code::out_of_memory, "the values of this run need more than %zu bytes at a time", kMaxBytes); };
-  workspace_max_ = 0;
+  const auto room = [&](int32_t id) {
+    return aligned(values_[id].bytes, program_.on_device(id) ? kDeviceAlignment : AlignedBuffer::kAlignment);
+  };
+  workspace_max_ = device_workspace_max_ = 0;
   for (int s = 0; s < first_dynamic_; ++s) {
     if (!runs_[s]) continue;
     if (workspace_[s] > kMaxBytes) return too_large();
-    workspace_max_ = std::max(workspace_max_, aligned(workspace_[s]));
+    size_t& workspace = steps[s].device ? device_workspace_max_ : workspace_max_;
+    workspace = std::max(workspace, aligned(workspace_[s], steps[s].device ? kDeviceAlignment : AlignedBuffer::kAlignment));
     for (int32_t id : steps[s].outputs) {
       if (id == model::kNone || values_[id].place != Place::arena) continue;
       PlanValue& v = values_[id];
-      v.offset = ranges.take(aligned(v.bytes));
+      FreeRanges& ranges = sides[program_.on_device(id)];
+      v.offset = ranges.take(room(id));
       if (ranges.top() > kMaxBytes) return too_large();
       const int end = std::max(v.last_reader, s);
       if (end < first_dynamic_) ends[end].push_back(id);
     }
-    for (int32_t id : ends[s]) ranges.give(values_[id].offset, aligned(values_[id].bytes));
+    for (int32_t id : ends[s]) sides[program_.on_device(id)].give(values_[id].offset, room(id));
   }
-  arena_bytes_ = workspace_max_ + ranges.top();
+  arena_bytes_ = workspace_max_ + sides[0].top();
+  device_arena_bytes_ = device_workspace_max_ + sides[1].top();
   return {};
 }
 
@@ -245,17 +258,27 @@ void Plan::list_active_steps() {
     };
     const auto in = list(steps[s].inputs), out = list(steps[s].outputs);
     active_.push_back({s, {in, out, nullptr, nullptr}});
+    if (steps[s].kind != StepKind::upload) continue;
+    const PlanValue& source = values_[steps[s].inputs[0]];
+    const Place place = values_[source.root].place;
+    if (place == Place::arena || (place == Place::input && source.bytes > kMostStaged)) continue;
+    active_.back().staging_offset = arena_bytes_;
+    arena_bytes_ += aligned(source.bytes);
   }
 }
 
-void Plan::bind_arena(void* memory) {
-  std::byte* const base = static_cast<std::byte*>(memory) + workspace_max_;
-  for (PlanValue& v : values_)
-    if (v.place == Place::arena) v.tensor.data = base + v.offset;
+void Plan::bind_arena(void* memory, void* device_memory) {
+  std::byte* const bases[2] = {static_cast<std::byte*>(memory) + workspace_max_,
+                               static_cast<std::byte*>(device_memory) + device_workspace_max_};
+  for (size_t id = 0; id < values_.size(); ++id)
+    if (PlanValue& v = values_[id]; v.place == Place::arena) v.tensor.data = bases[program_.on_device(static_cast<int32_t>(id))] + v.offset;
   for (PlanValue& v : values_)
     if (v.place == Place::view && values_[v.root].place == Place::arena)
       v.tensor.data = static_cast<std::byte*>(values_[v.root].tensor.data) + v.root_offset;
-  for (ActiveStep& a : active_) a.context.workspace = memory;
+  for (ActiveStep& a : active_) {
+    a.context.workspace = program_.steps()[a.step].device ? device_memory : memory;
+    a.staging = a.staging_offset == kNoStaging ? nullptr : static_cast<std::byte*>(memory) + a.staging_offset;
+  }
 }
 
 void Plan::bind_views() {

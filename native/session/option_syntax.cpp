@@ -171,5 +171,11 @@ bool is_cpu_execution(std::string_view value) {
 }
 
 bool is_placement(std::string_view value) { return equals(value, "adaptive") || equals(value, "static"); }
+bool is_device(std::string_view value) {
+  if (value == "cpu" || value == "cuda") return true;
+  if (!value.starts_with("cuda:")) return false;
+  const std::string_view digits = value.substr(5);
+  return digits.size() <= 4 && parse_int32(digits).has_value() && digits.find_first_not_of("0123456789") == std::string_view::npos;
+}
 
 }  // namespace hotset::syntax

@@ -45,5 +45,6 @@ bool is_node_overrides(std::string_view value);
 bool is_offload_mode(std::string_view value);
 bool is_cpu_execution(std::string_view value);
 bool is_placement(std::string_view value);
+bool is_device(std::string_view value);  // cpu, cuda (the first one) or cuda:N
 
 }  // namespace hotset::syntax

@@ -21,7 +21,8 @@ constexpr OptionInfo kTable[] = {
     {"session.model_external_initializers_file_folder_path", OptionType::text, "", "",
      "Folder of the external data of a model given as bytes."},
     {"session.disable_cpu_ep_fallback", OptionType::boolean, "0", "0|1",
-     "1 makes it an error when the chosen device is absent or cannot run a node; with the CPU as device it has no effect."},
+     "1 makes it an error when the chosen device has no kernel for a node, which the CPU would run otherwise; with the CPU as device it "
+     "has no effect."},
     {"hotset.cpu_activation", OptionType::choice, "auto", "auto|float|int8",
      "Activations of quantised products on the CPU: auto takes int8 where the node says accuracy_level=4 and float32 elsewhere, float is "
      "exact "
@@ -35,7 +36,12 @@ constexpr OptionInfo kTable[] = {
      "file's pages; auto is map."},
     {"hotset.file_io", OptionType::choice, "auto", "auto|map|read",
      "How experts beyond host_expert_bytes come from the file: read into a cache, or map pages in and out; auto is read."},
-    {"hotset.device", OptionType::text, "cpu", "cpu|cuda:N", "Device of the session; this build computes on the CPU."},
+    {"hotset.device", OptionType::text, "cpu", "cpu|cuda:N",
+     "Device of the session: the CPU, or a GPU that holds all weights; nodes "
+     "without a device kernel run on the CPU.",
+     syntax::is_device},
+    {"hotset.cuda_graph", OptionType::boolean, "1", "0|1",
+     "0 launches every kernel of a GPU session by itself; 1 replays steps whose shapes and buffers repeat as CUDA graphs."},
     {"hotset.fuse", OptionType::boolean, "1", "0|1", "0 runs the graph node by node as the file has it, for comparisons."},
     {"hotset.trace", OptionType::boolean, "0", "0|1",
      "1 records start and duration of every node of the last run for hotset_session_trace."},
@@ -221,11 +227,6 @@ Status Options::set(std::string_view key, std::string_view value) {
     case OptionType::text:
       break;
   }
-  if (key == "hotset.device" && value != "cpu") {
-    if (!value.starts_with("cuda")) return invalid(*o, value);
-    return fail(Code::unsupported, "option 'hotset.device': %s needs a build with CUDA operators; this build computes on the CPU",
-                model::quote(value).c_str());
-  }
   values_[std::string(key)] = value;
   return {};
 }
@@ -256,6 +257,14 @@ int64_t Options::get_int(std::string_view key) const {
 }
 
 bool Options::get_bool(std::string_view key) const { return get(key) == "1"; }
+
+int Options::device_index() const {
+  const std::string& device = get("hotset.device");
+  if (device == "cpu") return -1;
+  int64_t index = 0;
+  if (const size_t colon = device.find(':'); colon != std::string::npos) parse_int(std::string_view(device).substr(colon + 1), &index);
+  return static_cast<int>(index);
+}
 
 std::vector<std::string> Options::unknown_keys() const {
   std::vector<std::string> keys;

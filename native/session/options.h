@@ -36,6 +36,8 @@ class Options {
   const std::string& get(std::string_view key) const;
   int64_t get_int(std::string_view key) const;
   bool get_bool(std::string_view key) const;
+  // Number of the GPU that hotset.device names, -1 for the CPU.
+  int device_index() const;
   std::vector<std::string> unknown_keys() const;
 
  private:

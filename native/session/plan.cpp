@@ -59,6 +59,7 @@ class StepInfer final : public ops::InferContext {
     return v.content.data();
   }
   void set_workspace(size_t bytes, size_t packing) override {
+    if (step_.device) return;  // of the CPU kernel
     workspace_ = bytes;
     plan_.packing_ = std::max(plan_.packing_, packing);
   }
@@ -92,7 +93,9 @@ Plan::Plan(const Program& program)
       workspace_(program.steps().size(), 0),
       inferred_(program.steps().size(), 0),
       skipped_(inferred_.size(), 0),
-      requested_(program.graph().outputs.size(), 0) {
+      requested_(program.graph().outputs.size(), 0),
+      wanted_on_device_(requested_.size(), 0),
+      bound_on_device_(program.placement() ? values_.size() : 0, 0) {
   for (size_t id = 0; id < values_.size(); ++id)
     if (const Tensor* c = program.constant(static_cast<int32_t>(id))) set_constant(static_cast<int32_t>(id), *c);
 }
@@ -106,6 +109,10 @@ void Plan::set_constant(int32_t id, const Tensor& tensor) {
 }
 
 const Tensor* Plan::known(int32_t id, bool dynamic) {
+  if (program_.on_device(id)) {  // the content is where it was copied from, if anywhere
+    id = program_.placement()->copy_of[id];
+    if (id == model::kNone) return nullptr;
+  }
   PlanValue& v = values_[id];
   if (v.place == Place::constant || dynamic) return v.tensor.data || v.bytes == 0 ? &v.tensor : nullptr;
   if (!v.is_known) return nullptr;
@@ -114,9 +121,14 @@ const Tensor* Plan::known(int32_t id, bool dynamic) {
   return &v.known_tensor;
 }
 
-Status Plan::set_input(int i, const Tensor& tensor) {
+Status Plan::set_input(int i, const Tensor& tensor, void* on_device) {
   const int32_t id = program_.graph().inputs[i];
   PlanValue& v = values_[id];
+  if (const Placement* p = program_.placement()) {
+    if (bound_on_device_[id] != (on_device != nullptr)) layout_dirty_ = true;
+    bound_on_device_[id] = on_device != nullptr;
+    if (on_device && p->input_copies[i] != model::kNone) values_[p->input_copies[i]].tensor.data = on_device;
+  }
   bool changed = v.place != Place::input || v.tensor.dtype != tensor.dtype || !(v.tensor.shape == tensor.shape);
   if (changed) {
     v.place = Place::input;
@@ -139,9 +151,10 @@ Status Plan::set_input(int i, const Tensor& tensor) {
   return {};
 }
 
-void Plan::set_requested(int output, bool requested) {
-  if (requested_[output] == static_cast<char>(requested)) return;
+void Plan::set_requested(int output, bool requested, bool on_device) {
+  if (requested_[output] == static_cast<char>(requested) && wanted_on_device_[output] == static_cast<char>(on_device)) return;
   requested_[output] = requested;
+  wanted_on_device_[output] = on_device;
   layout_dirty_ = true;
 }
 
@@ -206,8 +219,10 @@ Status Plan::infer_step(const Step& step, size_t* workspace, bool dynamic, bool*
   *deferred = context.deferred();
   if (*deferred) return {};
   if (status.ok()) status = context.take_error();
-  if (!status.ok()) return std::move(status).at(program_.node(step).text());
   *workspace = context.workspace();
+  if (status.ok() && step.device) status = step.device->plan(context, workspace);
+  if (!status.ok()) return std::move(status).at(program_.node(step).text());
+  n_host_changes_ += step.reads_host_content;
   return {};
 }
 

@@ -10,6 +10,10 @@
 //
 // Values that are views share the place of what they view; requested outputs live in the caller's buffers; small values
 // that shapes depend on are computed here and hold their content in the plan.
+//
+// A session on a GPU has two such blocks, one on each side; a value lies in the block of its side. Behind the values of the host's
+// block lies staging: what copies to the device start from when the source is not in the block, because the caller's memory and the
+// plan's are not pinned and move.
 #pragma once
 #include <algorithm>
 #include <cstddef>
@@ -42,16 +46,23 @@ class Plan {
   static constexpr size_t kMaxBytes = size_t{1} << 47;  // of one value, and of all together: what can be addressed
   explicit Plan(const Program& program);
 
-  // Input `i` of the graph: type, shape, and data when the program needs its content for shapes.
-  Status set_input(int i, const Tensor& tensor);
-  void set_requested(int output, bool requested);
+  // Input `i` of the graph: type, shape, and data when the program needs its content for shapes. `on_device`: where the caller has
+  // it in device memory, else null; its content is in tensor.data too where Placement::host_reads_input.
+  Status set_input(int i, const Tensor& tensor, void* on_device = nullptr);
+  // `on_device`: the caller wants it in device memory.
+  void set_requested(int output, bool requested, bool on_device = false);
   // Infers what changed and lays out memory when sizes changed. Cheap when nothing did.
   Status prepare();
 
   struct ActiveStep {
     int32_t step;
     ops::RunContext context;
+    void* staging = nullptr;  // of an upload whose source is not in the arena
+    size_t staging_offset = kNoStaging;
   };
+  static constexpr size_t kNoStaging = ~size_t{0};
+  // Larger inputs are copied to the device from where the caller has them.
+  static constexpr size_t kMostStaged = size_t{1} << 20;
   // Steps with something to compute, up to first_dynamic().
   std::vector<ActiveStep>& active() { return active_; }
   // First step whose shapes need the content of a value that is computed by the run; steps().size() if none.
@@ -66,8 +77,10 @@ class Plan {
   // Of the arena, what nodes use while they run; of that, at most, weights in another form and tiles of products.
   size_t workspace_bytes() const { return workspace_max_; }
   size_t packing_bytes() const { return std::min(packing_, workspace_max_); }
-  // Points every value of the arena, its views and the active steps' workspace at a block of memory.
-  void bind_arena(void* memory);
+  size_t device_arena_bytes() const { return device_arena_bytes_; }
+  size_t device_workspace_bytes() const { return device_workspace_max_; }
+  // Points every value of the arenas, their views and the active steps' workspace at blocks of memory.
+  void bind_arena(void* memory, void* device_memory = nullptr);
   // Views of inputs and outputs follow their roots; call after input and output data pointers were set.
   void bind_views();
 
@@ -80,6 +93,11 @@ class Plan {
   const std::vector<std::pair<int, int32_t>>& copies() const { return copies_; }
   uint64_t n_inferred() const { return n_inferred_; }
   uint64_t n_layouts() const { return n_layouts_; }
+  // Changes when a launch of the device would differ in more than the addresses of inputs and outputs.
+  uint64_t signature() const { return n_layouts_ + n_host_changes_; }
+  bool is_on_device(int32_t id) const { return program_.on_device(id); }
+  // Whether an upload has nothing to do, because the caller has its input in device memory.
+  bool is_bound_copy(const Step& step) const;
   // Infers a step whose inputs are all constants; used to fold. *deferred: it cannot be folded.
   Status infer_constant(const Step& step, bool* deferred);
   size_t constant_workspace_bytes() const { return workspace_constant_; }
@@ -110,11 +128,13 @@ class Plan {
   std::vector<Tensor*> pointers_;
   std::vector<std::pair<int, int32_t>> copies_;
   std::vector<int32_t> io_views_;
-  std::vector<char> requested_;
+  std::vector<char> requested_, wanted_on_device_;  // by graph output
+  std::vector<char> bound_on_device_;               // by value: an input that the caller has in device memory
   int first_dynamic_ = 0;
   bool layout_dirty_ = true, any_dirty_ = true;
   size_t arena_bytes_ = 0, workspace_max_ = 0, workspace_constant_ = 0, packing_ = 0;
-  uint64_t n_inferred_ = 0, n_layouts_ = 0;
+  size_t device_arena_bytes_ = 0, device_workspace_max_ = 0;
+  uint64_t n_inferred_ = 0, n_layouts_ = 0, n_host_changes_ = 0;
   struct Before {
     DType dtype;
     Shape shape;

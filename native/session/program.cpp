@@ -68,6 +68,7 @@ Result<std::unique_ptr<Program>> Program::build(std::unique_ptr<model::Model> mo
   }
   p->mark_needed();
   HOTSET_TRY(p->fold(settings, pool));
+  if (settings.gpu) HOTSET_TRY(p->place(settings));
   p->find_in_place();
   for (size_t s = 0; s < p->steps_.size(); ++s) {
     Step& step = p->steps_[s];
@@ -160,19 +161,23 @@ void Program::mark_needed() {
 
 void Program::find_in_place() {
   std::vector<int> readers(graph().values.size(), 0);
+  const auto original = [&](model::ValueId id) {
+    return placement_ && placement_->copy_of[id] != model::kNone ? placement_->copy_of[id] : id;
+  };
   for (const Step& step : steps_)
     for (model::ValueId id : step.inputs)
-      if (id != model::kNone) ++readers[id];
+      if (id != model::kNone && step.kind != StepKind::upload && step.kind != StepKind::download) ++readers[original(id)];
   in_place_inputs_.assign(graph().outputs.size(), -1);
   for (size_t o = 0; o < graph().outputs.size(); ++o) {
     for (const Step& step : steps_) {
       for (size_t k = 0; k < step.outputs.size(); ++k) {
         if (step.outputs[k] != graph().outputs[o]) continue;
         const int i = step.kernel->in_place_input(static_cast<int>(k));
-        if (i < 0 || static_cast<size_t>(i) >= step.inputs.size() || step.inputs[i] == model::kNone || readers[step.inputs[i]] != 1)
-          continue;
+        if (i < 0 || static_cast<size_t>(i) >= step.inputs.size() || step.inputs[i] == model::kNone) continue;
+        const model::ValueId source = original(step.inputs[i]);
+        if (readers[source] != 1) continue;
         for (size_t g = 0; g < graph().inputs.size(); ++g)
-          if (graph().inputs[g] == step.inputs[i]) in_place_inputs_[o] = static_cast<int>(g);
+          if (graph().inputs[g] == source) in_place_inputs_[o] = static_cast<int>(g);
       }
     }
   }

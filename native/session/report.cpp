@@ -111,6 +111,24 @@ void write_expert_rows(const Session& session, size_t bytes, const Row& row) {
   row("expert tables", "host", tables, &tables);
 }
 
+std::string device_name(const Session& session) { return "cuda:" + std::to_string(session.gpu()->index()); }
+
+template <class Row>
+void write_device_rows(const Session& session, const Row& row) {
+  const Placement& p = *session.program().placement();
+  const RunMemory& memory = session.memory();
+  const std::string device = device_name(session);
+  const size_t weights = p.weights.bytes(), experts = p.experts.bytes(), states = p.states.bytes();
+  row("weights", device.c_str(), weights, &weights);
+  row("expert weights", device.c_str(), experts, &experts);
+  row("tables of nodes", device.c_str(), states, &states);
+  row("intermediate values", device.c_str(), memory.device_values.load(), nullptr);
+  row("workspace of nodes", device.c_str(), memory.device_workspace.load(), nullptr);
+  row("key and value caches that bindings hold", device.c_str(), memory.device_caches.load(), nullptr);
+  row("other results that bindings hold", device.c_str(), memory.device_outputs.load(), nullptr);
+  row("host values, staging and results", "pinned", memory.pinned.load(), nullptr);
+}
+
 void write_memory(JsonText& j, const Session& session) {
   const WeightBytes weights = count_weights(session.graph());
   const Program& program = session.program();
@@ -137,6 +155,7 @@ void write_memory(JsonText& j, const Session& session) {
   row("key and value caches that bindings hold", "host", memory.caches.load(), nullptr);
   row("other results that bindings hold", "host", memory.outputs.load(), nullptr);
   row("shapes and places of runs", "host", memory.plans.load(), nullptr);
+  if (session.gpu()) write_device_rows(session, row);
   j.end();
 }
 
@@ -195,8 +214,13 @@ std::string plan_json(const Session& session) {
   j.end().key("nodes").array();
   for (const Step& step : program.steps()) {
     const model::Node& node = program.node(step);
-    j.object().field("name", node.name).field("op", operator_name(node)).field("device", "cpu");
-    j.field("kernel", std::string(step.kernel->implementation())).end();
+    const bool on_device = step.kind == StepKind::device;
+    j.object().field("name", node.name).field("op", operator_name(node)).field("device", on_device ? device_name(session) : "cpu");
+    j.field("kernel", std::string(step.device ? step.device->implementation() : step.kernel->implementation()));
+    if (session.gpu() && !on_device && step.kind == StepKind::host) {
+      j.field("fallback", step.is_fallback).field("reason", step.on_host);
+    }
+    j.end();
   }
   j.end().key("experts");
   write_experts(j, graph);
@@ -212,6 +236,16 @@ std::string plan_json(const Session& session) {
   return j.take();
 }
 
+namespace {
+
+void write_device_counts(JsonText& j, const DeviceCounts& c) {
+  j.key("device").object().field("launches", c.launches.load()).field("graph_captures", c.captures.load());
+  j.field("graph_replays", c.replays.load()).field("graph_capture_failures", c.capture_failures.load()).field("waits", c.waits.load());
+  j.field("uploaded_bytes", c.uploaded_bytes.load()).field("downloaded_bytes", c.downloaded_bytes.load()).end();
+}
+
+}  // namespace
+
 std::string stats_json(const Session& session) {
   const Session::Stats& s = session.stats();
   JsonText j;
@@ -219,6 +253,7 @@ std::string stats_json(const Session& session) {
   j.field("shape_inferences", s.inferences.load())
       .field("memory_layouts", s.layouts.load())
       .field("arena_bytes", session.memory().values.load() + session.memory().workspace.load() + session.memory().packing.load());
+  if (session.gpu()) write_device_counts(j, session.device_counts());
   const experts::ExpertCache::Stats store = session.store().stats();
   j.key("expert_store").object().field("home", experts::home_name(session.store().plan().home));
   j.field("bound_bytes", session.store().plan().bound_bytes).field("minimum_bytes", session.store().plan().minimum_bytes);

@@ -21,6 +21,7 @@ RunState::RunState(const Program& program, std::shared_ptr<RunMemory> shared)
     : plan(program),
       inputs(program.graph().inputs.size()),
       has_input(inputs.size(), 0),
+      input_on_device(inputs.size(), 0),
       outputs(program.graph().outputs.size()),
       memory(std::move(shared)),
       values_share(memory->values),
@@ -28,7 +29,12 @@ RunState::RunState(const Program& program, std::shared_ptr<RunMemory> shared)
       packing_share(memory->packing),
       caches_share(memory->caches),
       outputs_share(memory->outputs),
-      plan_share(memory->plans) {
+      plan_share(memory->plans),
+      device_values_share(memory->device_values),
+      device_workspace_share(memory->device_workspace),
+      device_caches_share(memory->device_caches),
+      device_outputs_share(memory->device_outputs),
+      pinned_share(memory->pinned) {
   for (int32_t s : program.expert_layers()) usage.emplace_back(program.steps()[s].kernel->experts());
   count_memory();
 }
@@ -54,7 +60,22 @@ void RunState::count_memory() {
   bytes = plan.structure_bytes();
   for (const experts::RunUsage& layer : usage) bytes += layer.bytes();
   plan_share.set(bytes);
+  if (device) count_device_memory();
   buffers_changed = false;
+}
+
+void RunState::count_device_memory() {
+  const size_t values = device->values_bytes(), workspace = std::min(plan.device_workspace_bytes(), values);
+  device_values_share.set(values - workspace);
+  device_workspace_share.set(workspace);
+  size_t caches = 0, results = 0, pinned = device->pinned_bytes();
+  for (size_t o = 0; o < outputs.size(); ++o) {
+    (plan.program().in_place_inputs()[o] >= 0 ? caches : results) += outputs[o].device.bytes();
+    pinned += outputs[o].pinned.bytes();
+  }
+  device_caches_share.set(caches);
+  device_outputs_share.set(results);
+  pinned_share.set(pinned);
 }
 
 void Session::log(int level, const std::string& text) const {
@@ -130,6 +151,7 @@ Result<std::unique_ptr<Session>> Session::finish(std::unique_ptr<model::Model> m
   s->callbacks_ = callbacks;
   s->trace_ = options.get_bool("hotset.trace");
   s->process_ = process_id();
+  HOTSET_TRY(s->open_device(options));
   std::vector<std::string> without_effect;
   HOTSET_TRY(settle_offload_keys(&s->options_, &without_effect));
   if (!without_effect.empty()) {
@@ -156,6 +178,7 @@ Result<std::unique_ptr<Session>> Session::finish(std::unique_ptr<model::Model> m
   settings.config.n_threads = s->pool_->size();
   settings.fuse = options.get_bool("hotset.fuse");
   settings.run_constants = !planning;
+  settings.gpu = s->gpu_;
   settings.config.tail = s->usage_options_.tail;
   settings.config.store = &s->store_;
   settings.config.working_bytes =
@@ -185,6 +208,7 @@ Result<std::unique_ptr<Session>> Session::finish(std::unique_ptr<model::Model> m
   }
   if (!planning) s->watch_files();
   HOTSET_TRY(report(callbacks, "prepare", 1, 1));
+  if (s->gpu_) HOTSET_TRY(s->finish_device(planning));
   const model::Graph& graph = s->graph();
   for (size_t i = 0; i < graph.inputs.size(); ++i) s->input_names_[graph.values[graph.inputs[i]].name] = static_cast<int>(i);
   for (size_t i = 0; i < graph.outputs.size(); ++i) s->output_names_[graph.values[graph.outputs[i]].name] = static_cast<int>(i);
@@ -229,7 +253,11 @@ Result<std::unique_ptr<RunState>> Session::acquire() {
       return state;
     }
   }
-  return std::make_unique<RunState>(*program_, memory_);
+  auto state = std::make_unique<RunState>(*program_, memory_);
+  if (gpu_) {
+    HOTSET_ASSIGN(state->device, DeviceState::make(gpu_, &device_counts_, options_.get_bool("hotset.cuda_graph")));
+  }
+  return state;
 }
 
 void Session::release(std::unique_ptr<RunState> state) {
@@ -271,6 +299,7 @@ Status Session::run(RunState& state, const RunControl* control) {
       }
     }
   } cleanup{*this, state};
+  if (is_broken_.load(std::memory_order_acquire)) return broken();
   Status status;
   state.running = -1;
   try {
@@ -283,6 +312,7 @@ Status Session::run(RunState& state, const RunControl* control) {
   } catch (...) {
     status = Status(Code::internal, "unknown exception").at(place(state));
   }
+  if (!status.ok() && state.device) check_device(state, status);
   cleanup.failed = !status.ok();
   if (!status.ok() && control && !control->tag.empty()) status = std::move(status).at("run '" + control->tag + "'");
   return status;

@@ -13,6 +13,7 @@
 #include "experts/expert_store.h"
 #include "experts/profile.h"
 #include "model/file_watch.h"
+#include "session/device_state.h"
 #include "session/options.h"
 #include "session/plan.h"
 #include "session/program.h"
@@ -36,12 +37,16 @@ struct RunControl {
 // A graph output of one run. data == null: the session allocates into `owned`.
 struct OutputSlot {
   bool requested = false;
-  void* data = nullptr;   // caller's buffer
-  size_t bytes = 0;       // its size
-  Tensor result;          // set by the run
-  void* owned = nullptr;  // allocated by the run with std::malloc; the caller frees it
-  bool keep = false;      // binding-owned buffer: `owned` (of owned_bytes) is used again when large enough
+  bool on_device = false;  // where the result is wanted
+  void* data = nullptr;    // caller's buffer
+  size_t bytes = 0;        // its size
+  Tensor result;           // set by the run
+  void* owned = nullptr;   // allocated by the run with std::malloc; the caller frees it
+  bool keep = false;       // binding-owned buffer: `owned` (of owned_bytes) is used again when large enough
   size_t owned_bytes = 0;
+  // The same of a session on a GPU: results in device memory, and host buffers of bindings, which are pinned.
+  cuda::DeviceMemory device;
+  cuda::PinnedMemory pinned;
 };
 
 // What the run states of a session hold together.
@@ -52,6 +57,8 @@ struct RunMemory {
   std::atomic<size_t> caches{0};     // buffers that bindings allocated: key and value caches
   std::atomic<size_t> outputs{0};    // and other results
   std::atomic<size_t> plans{0};      // shapes, places and pointers
+  std::atomic<size_t> device_values{0}, device_workspace{0}, device_caches{0}, device_outputs{0};
+  std::atomic<size_t> pinned{0};  // host values, staging and results of a session on a GPU
 };
 
 // A part of a RunMemory: what one holder has of it.
@@ -77,9 +84,10 @@ struct RunState {
   ~RunState();
   // Brings `memory` up to date with the buffers below; after they changed.
   void count_memory();
+  void count_device_memory();
   Plan plan;
   std::vector<Tensor> inputs;  // by graph input; data set by the caller
-  std::vector<char> has_input;
+  std::vector<char> has_input, input_on_device;
   std::vector<OutputSlot> outputs;  // by graph output
   AlignedBuffer arena;
   std::vector<AlignedBuffer> dynamic;  // values of steps whose shapes were not known before the run
@@ -87,6 +95,8 @@ struct RunState {
   uint64_t bound_layouts = 0;          // plan.n_layouts() of the layout that `arena` is bound to
   std::shared_ptr<RunMemory> memory;
   Share values_share, workspace_share, packing_share, caches_share, outputs_share, plan_share;
+  Share device_values_share, device_workspace_share, device_caches_share, device_outputs_share, pinned_share;
+  std::unique_ptr<DeviceState> device;   // null without a GPU; behind the slots whose memory its stream may be using
   bool buffers_changed = false;          // since count_memory
   int running = -1;                      // step in progress, for the text of what it throws
   std::vector<experts::RunUsage> usage;  // by expert layer
@@ -132,6 +142,9 @@ class Session {
   Status save_profile(const std::string& path) const;
   std::vector<NodeTrace> last_trace(std::string* tag) const;
   int n_threads() const { return pool_->size(); }
+  // Null without a GPU.
+  const cuda::Gpu* gpu() const { return gpu_.get(); }
+  const DeviceCounts& device_counts() const { return device_counts_; }
 
  private:
   Session() = default;
@@ -141,14 +154,33 @@ class Session {
   void watch_files();
   Status check_inputs(RunState& state) const;
   Status bind_output(RunState& state, int output);
+  Status own_output(RunState& state, int output, size_t bytes);
+  Status set_inputs(RunState& state);
+  Status bind_memory(RunState& state);
+  Status copy_outputs(RunState& state);
   Status check_overlaps(const RunState& state) const;
   Status run_steps(RunState& state, const RunControl* control, std::vector<NodeTrace>* trace);
   Status run_dynamic(RunState& state, int s, const RunControl* control);
+  Status take_dynamic(RunState& state, int32_t id);
+  // device_executor.cpp:
+  Status open_device(const Options& options);
+  Status finish_device(bool planning);
+  Status broken() const;
+  Status copy_inputs_to_host(RunState& state);
+  Status run_segments(RunState& state, const RunControl* control, std::vector<NodeTrace>* trace);
+  Status run_dynamic_on_device(RunState& state, const Step& step, size_t workspace);
+  Status copy_output(RunState& state, int output, const Tensor& value, bool from_device);
+  void check_device(RunState& state, const Status& status) noexcept;
   Status execute(RunState& state, const RunControl* control);
   std::string place(const RunState& state) const;
 
   Options options_;
   Callbacks callbacks_;
+  std::shared_ptr<cuda::Gpu> gpu_;
+  DeviceCounts device_counts_;
+  mutable std::mutex broken_mutex_;
+  std::string broken_;  // the failure after which the device does not work any more; "" while it does
+  std::atomic<bool> is_broken_{false};
   std::unique_ptr<ThreadPool> pool_;
   experts::UsageCounters usage_;
   experts::ExpertStore store_;  // behind the counters that it asks

@@ -34,15 +34,17 @@ def test_values_are_checked_when_set():
 
 
 @pytest.mark.parametrize("fallback", ["0", "1"])
-def test_a_device_that_this_build_does_not_compute_on_is_refused(fallback):
+def test_a_device_that_is_not_there_is_refused(add_path, fallback):
     """Asked for by name it is not replaced by the CPU, whatever the fallback says."""
     options = hotset.SessionOptions()
     options.add_session_config_entry("session.disable_cpu_ep_fallback", fallback)
-    with pytest.raises(hotset.InvalidArgument, match=r"'gpu' is not one of cpu\|cuda:N"):
-        options.add_session_config_entry("hotset.device", "gpu")
-    with pytest.raises(hotset.Unsupported, match="'cuda:7' needs a build with CUDA operators"):
-        options.add_session_config_entry("hotset.device", "cuda:7")
+    for value in ("gpu", "cuda:", "cuda:-1", "cuda:1x", "CUDA"):
+        with pytest.raises(hotset.InvalidArgument, match=r"is not one of cpu\|cuda:N"):
+            options.add_session_config_entry("hotset.device", value)
     assert options.get_session_config_entry("hotset.device") == "cpu"
+    options.add_session_config_entry("hotset.device", "cuda:7777")
+    with pytest.raises((hotset.Unsupported, hotset.InvalidArgument), match="option 'hotset.device': "):
+        hotset.InferenceSession(add_path, sess_options=options)
 
 
 def test_attributes_of_onnxruntime_programs(add_path):
