@@ -1,58 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // The constants that a GPU reads, copied to it when the session is created, and what device kernels make of them.
 #include <algorithm>
-#include <cstring>
 
+#include "cuda/upload.h"
 #include "session/program.h"
 
 namespace hotset {
 namespace {
 
 constexpr size_t kAlignment = 256;
-constexpr size_t kPiece = size_t{4} << 20;
-
 size_t aligned(size_t n) { return (n + kAlignment - 1) & ~(kAlignment - 1); }
-
-// Copies host memory that nobody pinned to the device through two pinned pieces: while one travels, the next is filled.
-class Copier {
- public:
-  static Result<Copier> make(const std::shared_ptr<cuda::Gpu>& gpu) {
-    Copier c;
-    HOTSET_ASSIGN(c.stream_, cuda::OwnStream::make(gpu));
-    HOTSET_ASSIGN(c.pieces_, cuda::PinnedMemory::take(gpu, 2 * kPiece, "staging of constants"));
-    c.gpu_ = gpu.get();
-    return c;
-  }
-  cuda::Stream stream() const { return stream_.get(); }
-  Status wait() const { return stream_.synchronize(); }
-
-  template <class Progress>
-  Status copy(uint64_t to, const void* from, size_t bytes, ThreadPool& pool, const Progress& progress) {
-    for (size_t at = 0; at < bytes; at += kPiece) {
-      const size_t n = std::min(kPiece, bytes - at);
-      std::byte* const piece = pieces_.data() + turn_ * kPiece;
-      const int parts = pool.size();
-      const size_t share = aligned((n + static_cast<size_t>(parts) - 1) / static_cast<size_t>(parts));
-      pool.parallel_for(parts, [&](int part, int) {
-        const size_t begin = std::min(n, share * static_cast<size_t>(part)), end = std::min(n, begin + share);
-        std::memcpy(piece + begin, static_cast<const std::byte*>(from) + at + begin, end - begin);
-      });
-      if (in_flight_) HOTSET_TRY(wait());  // so that the other piece may be filled next
-      HOTSET_TRY(gpu_->check(cuda::driver().memcpy_htod_async(to + at, piece, n, stream()), "cuMemcpyHtoDAsync"));
-      in_flight_ = true;
-      turn_ = 1 - turn_;
-      HOTSET_TRY(progress(n));
-    }
-    return {};
-  }
-
- private:
-  cuda::Gpu* gpu_ = nullptr;
-  cuda::OwnStream stream_;
-  cuda::PinnedMemory pieces_;
-  size_t turn_ = 0;
-  bool in_flight_ = false;
-};
 
 }  // namespace
 
@@ -77,28 +34,38 @@ Status Program::upload_constants(ThreadPool& pool, const std::function<bool(uint
                  sizes[1], p.gpu->info().name.c_str(), free, total);
   HOTSET_ASSIGN(p.weights, cuda::DeviceMemory::take(p.gpu, sizes[0], cuda::Purpose::weights, "weights"));
   HOTSET_ASSIGN(p.experts, cuda::DeviceMemory::take(p.gpu, sizes[1], cuda::Purpose::experts, "expert weights"));
-  HOTSET_ASSIGN(p.states, cuda::DeviceMemory::take(p.gpu, state_bytes, cuda::Purpose::weights, "tables of device kernels"));
-
-  const cuda::Current current(*p.gpu);
-  HOTSET_ASSIGN(Copier copier, Copier::make(p.gpu));
-  uint64_t done = 0;
-  const uint64_t all = sizes[0] + sizes[1];
-  const auto advance = [&](size_t n) -> Status {
-    done += n;
-    if (progress && !progress(std::min<uint64_t>(done, all), all))
-      return Status(Code::cancelled, "the progress callback cancelled the load");
-    return {};
-  };
   uint64_t next[2] = {p.weights.address(), p.experts.address()};
+  std::vector<cuda::UploadPiece> in_files, in_memory;
+  uint64_t file_bytes = 0, memory_bytes = 0;
   for (const Placement::Constant& c : p.constants) {
     Tensor& t = constants_[c.copy];
     t.data = reinterpret_cast<void*>(next[c.is_expert]);
-    HOTSET_TRY(copier.copy(next[c.is_expert], constants_[p.copy_of[c.copy]].data, t.bytes(), pool, advance));
     next[c.is_expert] += aligned(t.bytes());
+    if (!t.bytes()) continue;
+    const model::ValueId source = p.copy_of[c.copy];
+    const model::Constant* in_file = graph().constant(source);
+    const bool is_mapped = in_file && in_file->file >= 0 && in_file->tensor.data == constants_[source].data;
+    (is_mapped ? in_files : in_memory).push_back({reinterpret_cast<uint64_t>(t.data), constants_[source].data, t.bytes()});
+    (is_mapped ? file_bytes : memory_bytes) += t.bytes();
   }
-  HOTSET_TRY(copier.wait());
+  const uint64_t all = file_bytes + memory_bytes;
+  cuda::Upload how;
+  how.way = cuda::Upload::Way::in_place;
+  how.progress = [&](uint64_t done, uint64_t) { return !progress || progress(done, all); };
+  if (!in_files.empty()) HOTSET_TRY(cuda::upload(p.gpu, pool, in_files, how));
+  how.way = cuda::Upload::Way::ring;
+  how.progress = [&](uint64_t done, uint64_t) { return !progress || progress(file_bytes + done, all); };
+  if (!in_memory.empty()) HOTSET_TRY(cuda::upload(p.gpu, pool, in_memory, how));
+  return prepare_device_kernels(state_bytes, largest_state);
+}
 
-  HOTSET_ASSIGN(cuda::PinnedMemory staging, cuda::PinnedMemory::take(p.gpu, largest_state, "staging of tables"));
+// Lets the device kernels make what they keep of their constants.
+Status Program::prepare_device_kernels(size_t state_bytes, size_t largest_state) {
+  Placement& p = *placement_;
+  HOTSET_ASSIGN(p.states, cuda::DeviceMemory::take(p.gpu, state_bytes, cuda::Purpose::weights, "tables of device kernels"));
+  const cuda::Current current(*p.gpu);
+  HOTSET_ASSIGN(const cuda::OwnStream stream, cuda::OwnStream::make(p.gpu));
+  HOTSET_ASSIGN(const cuda::PinnedMemory staging, cuda::PinnedMemory::take(p.gpu, largest_state, "staging of tables"));
   uint64_t state = p.states.address();
   std::vector<Tensor> inputs, host;
   for (Step& step : steps_) {
@@ -113,10 +80,10 @@ Status Program::upload_constants(ThreadPool& pool, const std::function<bool(uint
     }
     step.state = step.device->state_bytes() ? state : 0;
     state += aligned(step.device->state_bytes());
-    if (Status status = step.device->prepare({*p.gpu, copier.stream(), inputs, host, reinterpret_cast<void*>(step.state), staging.data()});
+    if (Status status = step.device->prepare({*p.gpu, stream.get(), inputs, host, reinterpret_cast<void*>(step.state), staging.data()});
         !status.ok())
       return std::move(status).at(node(step).text());
-    HOTSET_TRY(copier.wait());  // the staging is the next node's
+    HOTSET_TRY(stream.synchronize());  // the staging is the next node's
   }
   return {};
 }

@@ -108,6 +108,7 @@ class Program {
   Status fold(const Settings& settings, ThreadPool& pool);
   Status run_lazy(Step& step, ThreadPool& pool);
   Status place(const Settings& settings);  // placement.cpp
+  Status prepare_device_kernels(size_t state_bytes, size_t largest_state);
   friend class Placer;
 
   std::unique_ptr<model::Model> model_;
