@@ -33,25 +33,13 @@ static size_t prepared_bytes(int64_t m, int64_t k) { return (size_t)(m * Row::ma
 
 static void prepare(const float* x, int64_t ldx, int64_t k, int64_t m0, int64_t m1, void* prepared) {
   const Row rows = Row::make(prepared, k);
-  const __m512i magnitude = _mm512_set1_epi32(0x7fffffff);
   for (int64_t m = m0; m < m1; ++m) {
     for (int64_t g = 0; g < rows.groups; ++g) {
-      const float* p = x + m * ldx + 32 * g;
-      const int64_t left = k - 32 * g;
-      const __m512 a = _mm512_maskz_loadu_ps(first16(left), p), b = _mm512_maskz_loadu_ps(first16(left - 16), p + 16);
-      // Bits of |x| order like the numbers, and NaN comes last.
-      const __m512i bits =
-          _mm512_max_epi32(_mm512_and_si512(_mm512_castps_si512(a), magnitude), _mm512_and_si512(_mm512_castps_si512(b), magnitude));
-      const int32_t largest_bits = _mm512_reduce_max_epi32(bits);
-      float largest;
-      memcpy(&largest, &largest_bits, 4);
-      const __m512 inverse = _mm512_set1_ps(largest < 0x1p-100f ? 0.0f : 127.0f / largest);
-      const __m512i low = _mm512_cvtps_epi32(_mm512_mul_ps(a, inverse)), high = _mm512_cvtps_epi32(_mm512_mul_ps(b, inverse));
-      const __m128i q[2] = {_mm512_cvtsepi32_epi8(low), _mm512_cvtsepi32_epi8(high)};
-      rows.d(m)[g] = largest / 127.0f;
+      Group group = load_group(x + m * ldx + 32 * g, k - 32 * g);
+      rows.d(m)[g] = quantize_i8(&group);
       for (int h = 0; h < 2; ++h) {
-        _mm_store_si128((__m128i*)(rows.q(m) + 32 * g + 16 * h), q[h]);
-        rows.shifts(m)[2 * g + h] = -12 * _mm512_reduce_add_epi32(_mm512_cvtepi8_epi32(q[h]));
+        _mm_store_si128((__m128i*)(rows.q(m) + 32 * g + 16 * h), bytes_of(group, h));
+        rows.shifts(m)[2 * g + h] = -12 * sum_of(group, h);
       }
     }
   }

@@ -25,17 +25,9 @@ static size_t prepared_bytes(int, int64_t m, int64_t k) { return (size_t)(m * ro
 
 // In place, 32 floats: x becomes q * d.
 HOTSET_INLINE void round_group(float* p) {
-  const __m512 a = _mm512_load_ps(p), b = _mm512_load_ps(p + 16);
-  // Bits of |x| order like the numbers, and NaN comes last.
-  const __m512i magnitude = _mm512_set1_epi32(0x7fffffff);
-  const __m512i bits =
-      _mm512_max_epi32(_mm512_and_si512(_mm512_castps_si512(a), magnitude), _mm512_and_si512(_mm512_castps_si512(b), magnitude));
-  const int32_t largest_bits = _mm512_reduce_max_epi32(bits);
-  float largest;
-  memcpy(&largest, &largest_bits, 4);
-  const __m512 inverse = _mm512_set1_ps(largest < 0x1p-100f ? 0.0f : 127.0f / largest), d = _mm512_set1_ps(largest / 127.0f);
-  _mm512_store_ps(p, _mm512_mul_ps(_mm512_roundscale_ps(_mm512_mul_ps(a, inverse), 0), d));
-  _mm512_store_ps(p + 16, _mm512_mul_ps(_mm512_roundscale_ps(_mm512_mul_ps(b, inverse), 0), d));
+  Group group = load_group(p, 32);
+  const __m512 d = _mm512_set1_ps(quantize_i8(&group));
+  for (int h = 0; h < 2; ++h) _mm512_store_ps(p + 16 * h, _mm512_mul_ps(_mm512_cvtepi32_ps(group.q[h]), d));
 }
 
 template <int BITS>

@@ -3,6 +3,7 @@
 #pragma once
 #include "cpu_avx/minifloat_gemm_isa.h"
 #include "cpu_avx/quant_gemm_avx512.h"
+#include "cpu_avx/quantize_avx512.h"
 
 namespace hotset::cpu {
 namespace minifloat512 {

@@ -24,19 +24,11 @@ static size_t prepared_bytes(int, int64_t m, int64_t k) { return (size_t)(m * ro
 
 // Group g of a stretch: 32 floats of which `left` exist.
 HOTSET_INLINE void prepare_group(const float* p, int64_t left, int g, Stretch* out) {
-  const __m512i magnitude = _mm512_set1_epi32(0x7fffffff);
-  const __m512 a = _mm512_maskz_loadu_ps(first16(left), p), b = _mm512_maskz_loadu_ps(first16(left - 16), p + 16);
-  // Bits of |x| order like the numbers, and NaN comes last.
-  const __m512i bits =
-      _mm512_max_epi32(_mm512_and_si512(_mm512_castps_si512(a), magnitude), _mm512_and_si512(_mm512_castps_si512(b), magnitude));
-  const int32_t largest_bits = _mm512_reduce_max_epi32(bits);
-  float largest;
-  memcpy(&largest, &largest_bits, 4);
-  const __m512 inverse = _mm512_set1_ps(largest < 0x1p-100f ? 0.0f : 127.0f / largest);
-  const __m128i low = _mm512_cvtsepi32_epi8(_mm512_cvtps_epi32(_mm512_mul_ps(a, inverse)));
-  const __m128i high = _mm512_cvtsepi32_epi8(_mm512_cvtps_epi32(_mm512_mul_ps(b, inverse)));
+  Group group = load_group(p, left);
+  const float d = quantize_i8(&group);
   const __m256i split = _mm256_broadcastsi128_si256(_mm_setr_epi8(0, 2, 4, 6, 8, 10, 12, 14, 1, 3, 5, 7, 9, 11, 13, 15));
-  const __m256i planes = _mm256_permute4x64_epi64(_mm256_shuffle_epi8(_mm256_set_m128i(high, low), split), 0xd8);
+  const __m256i planes =
+      _mm256_permute4x64_epi64(_mm256_shuffle_epi8(_mm256_set_m128i(bytes_of(group, 1), bytes_of(group, 0)), split), 0xd8);
   const __m128i even = _mm256_castsi256_si128(planes), odd = _mm256_extracti128_si256(planes, 1);
   const int c = g / 4, at = g % 4;
   _mm_store_si128((__m128i*)(out->q[c][0] + 16 * at), even);
@@ -44,7 +36,7 @@ HOTSET_INLINE void prepare_group(const float* p, int64_t left, int g, Stretch* o
   const __m128i twelves = _mm_set1_epi8(12);
   const __m128i sum = _mm_dpbusd_epi32(_mm_dpbusd_epi32(_mm_setzero_si128(), twelves, even), twelves, odd);
   _mm_store_si128((__m128i*)(out->shift[c] + 4 * at), _mm_sub_epi32(_mm_setzero_si128(), sum));
-  _mm_store_ps(out->d[c] + 4 * at, _mm_set1_ps(largest / 127.0f));
+  _mm_store_ps(out->d[c] + 4 * at, _mm_set1_ps(d));
 }
 
 static void prepare(int, bool, const float* x, int64_t ldx, int64_t k, int64_t m0, int64_t m1, void* prepared) {

@@ -11,7 +11,20 @@ namespace {
 // Each kernel is an array for 2, 4 and 8 bits; null: the scalar table.
 using Tables = Tiered<const QuantGemm*>;
 
+// Blocks of at least 32 codes.
 constexpr Tables kExact[] = {
+    {CpuLevel::kScalar, nullptr},
+#if defined(__x86_64__)
+    {CpuLevel::kAvx2, kQuantF32Avx2},
+    {CpuLevel::kAvx512, kQuantF32Avx512},
+    {CpuLevel::kAvx512Vnni, kQuantF32Avx512Vnni},
+#elif defined(__aarch64__)
+    {CpuLevel::kNeon, kQuantF32Neon},
+#endif
+};
+
+// Blocks of 16 codes.
+constexpr Tables kExactBlock16[] = {
     {CpuLevel::kScalar, nullptr},
 #if defined(__x86_64__)
     {CpuLevel::kAvx2, kQuantF32Avx2},
@@ -21,7 +34,6 @@ constexpr Tables kExact[] = {
 #endif
 };
 
-// Blocks of at least 32 codes.
 constexpr Tables kInt8[] = {
     {CpuLevel::kScalar, nullptr},
 #if defined(__x86_64__)
@@ -62,7 +74,8 @@ bool fast_shape(const QuantMatrix& w) {
 Choice choose(bool int8_activations, const QuantMatrix& w) {
   if (fast_shape(w)) {
     const bool block16 = w.block == 16 && w.k > 16;
-    const Tables& best = !int8_activations ? best_of(kExact) : block16 ? best_of(kInt8Block16) : best_of(kInt8);
+    const Tables& best =
+        int8_activations ? (block16 ? best_of(kInt8Block16) : best_of(kInt8)) : (block16 ? best_of(kExactBlock16) : best_of(kExact));
     const int width = w.bits == 2 ? 0 : w.bits == 4 ? 1 : 2;
     if (best.kernel) return {best.kernel + width, cpu_level_name(best.level)};
   }

@@ -9,7 +9,7 @@ namespace hotset::cpu {
 // One weight matrix W[N][K] of unsigned b-bit codes, w = (code - zero) * scale (raw layout of QMoE and MatMulNBits).
 // Nothing here is aligned: mapped files put tensors at any byte. Kernels read no byte past the last code, scale or zero of a row.
 struct QuantMatrix {
-  const uint8_t* codes = nullptr;        // row n at codes + n * row_bytes, codes low bits first along K
+  const uint8_t* codes = nullptr;  // row n at codes + n * row_bytes, codes low bits first along K
   ptrdiff_t row_bytes = 0;
   const void* scales = nullptr;          // scale of (row n, block j) is element n * scale_stride + j
   ptrdiff_t scale_stride = 0;            // in elements
@@ -19,10 +19,15 @@ struct QuantMatrix {
   int bits = 4;                          // 2, 4 or 8
   int64_t block = 32;                    // codes a scale covers, from k = 0; block >= k: one scale a row
   int64_t n = 0, k = 0;                  // the last block of a row may be short
+  // Where the first column's codes and scales of the range lie that the thread will probably multiply next, in a matrix of the same
+  // form: kernels may ask the memory for them early. Never read. Null: unknown.
+  const uint8_t* next_codes = nullptr;
+  const void* next_scales = nullptr;
 };
 
 // A kernel family for one instruction set and one code width. Two families exist:
-//   exact: float32 activations; products and sums in float32
+//   exact: float32 activations; products and sums in float32, or exact integer sums of x in fixed point (31 bits for the largest of 32
+//          numbers), which come closer still
 //   int8:  q = rne(x * 127 / max|x|), d = max|x| / 127 over each group of 32 elements of K, integer sums inside a group (the same
 //          integers on every instruction set), y = sum of scale * d * (sum of q * code - zero * sum of q)
 // A NaN or infinity in x gives NaN or infinity in the outputs of that row.
@@ -31,7 +36,8 @@ struct QuantGemm {
   // Bytes that `prepare` writes for m rows of length k; a multiple of 64. The layout is private to the table that wrote it.
   size_t (*prepared_bytes)(int64_t m, int64_t k);
 
-  // x: m rows of k float32, row i at x + i * ldx. Writes rows [m0, m1) only, so that threads can share the work.
+  // x: m rows of k float32, row i at x + i * ldx. Writes rows [m0, m1) only, so that threads can share the work. m is that of
+  // `multiply`: it selects the method.
   // `prepared` is 64-byte aligned. The rows may then be used with any matrix of the same k, bits and selected table.
   void (*prepare)(const float* x, int64_t ldx, int64_t m, int64_t k, int64_t m0, int64_t m1, void* prepared);
 
@@ -41,8 +47,8 @@ struct QuantGemm {
   // y[i * ldy + j] = dot(x_i, W_j) + (bias ? bias[j] : 0) for rows i in [m0, m1) and columns j in [n0, n1) of the m x n product.
   // m is the row count of the whole product: it selects the method, so that the bits of y do not depend on how threads split
   // the ranges. Any n0 is right; multiples of 32 waste nothing. Writes no element of y outside the ranges.
-  void (*multiply)(const QuantMatrix& w, const void* prepared, int64_t m, int64_t m0, int64_t m1, int64_t n0, int64_t n1,
-                   const float* bias, float* y, int64_t ldy, void* scratch);
+  void (*multiply)(const QuantMatrix& w, const void* prepared, int64_t m, int64_t m0, int64_t m1, int64_t n0, int64_t n1, const float* bias,
+                   float* y, int64_t ldy, void* scratch);
 };
 
 // The fastest family of this CPU (see cpu_features.h) that serves the matrix; reads bits, block, k and scale_type only.

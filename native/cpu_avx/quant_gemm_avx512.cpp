@@ -91,13 +91,13 @@ HOTSET_INLINE __m512 decode(__m512i dwords, __m512 table, int i) {
 // One chunk of four rows of W by MR rows of x.
 template <int BITS, int MR, bool PARTIAL, bool ZEROS>
 HOTSET_INLINE void few_rows_chunk(const QuantMatrix& w, const float* x, int64_t ldx, const int64_t row[4], const uint8_t* const codes[4],
-                                  int64_t ahead, int64_t k0, int shift, __m512 table, __m512 sum[4][MR]) {
+                                  const char* const after[4], int64_t k0, int shift, __m512 table, __m512 sum[4][MR]) {
   const Blocks blocks = blocks_at(k0, w.k, kStepShift<BITS>, shift);
   const __mmask64 mask = PARTIAL ? first64(((w.k - k0) * BITS + 7) / 8) : ~(__mmask64)0;
 #pragma GCC unroll 4
   for (int r = 0; r < 4; ++r) {
     const uint8_t* p = codes[r] + k0 * BITS / 8;
-    _mm_prefetch((const char*)p + ahead, _MM_HINT_T0);
+    _mm_prefetch(after[r] + k0 * BITS / 8, _MM_HINT_T0);
     __m512i dwords = to_signed<BITS>(PARTIAL ? _mm512_maskz_loadu_epi8(mask, p) : _mm512_loadu_si512(p));
     __asm__("" : "+v"(dwords));  // one load; left alone, gcc puts one into every shift
     const __m512 scale = scales_of(w, row[r], blocks);
@@ -123,22 +123,23 @@ static void few_rows(const QuantMatrix& w, const float* x, int64_t ldx, int64_t 
   const int shift = block_shift(w);
   const __m512 table = code_table<BITS>();
   const auto streams = Streams<4>::make(w, n0, n1);
-  const ScaleStream scales = ScaleStream::make(w, streams.ahead);
   for (int64_t j = 0; j < streams.size; ++j) {
-    scales.prefetch_step(streams, j);
+    streams.prefetch_scales(j);
     __m512 sum[4][MR];
     int64_t row[4];
     const uint8_t* codes[4];
+    const char* after[4];
     for (int r = 0; r < 4; ++r) {
       row[r] = streams.row(j, r);
+      after[r] = streams.after(streams.codes, j, r);
       codes[r] = w.codes + row[r] * w.row_bytes;
       for (int m = 0; m < MR; ++m) sum[r][m] = _mm512_setzero_ps();
     }
     const float* chunk = x;
     int64_t k0 = 0;
     for (; k0 + kChunk<BITS> <= w.k; k0 += kChunk<BITS>, chunk += kChunkFloats<BITS>)
-      few_rows_chunk<BITS, MR, false, ZEROS>(w, chunk, ldx, row, codes, streams.ahead, k0, shift, table, sum);
-    if (k0 < w.k) few_rows_chunk<BITS, MR, true, ZEROS>(w, chunk, ldx, row, codes, streams.ahead, k0, shift, table, sum);
+      few_rows_chunk<BITS, MR, false, ZEROS>(w, chunk, ldx, row, codes, after, k0, shift, table, sum);
+    if (k0 < w.k) few_rows_chunk<BITS, MR, true, ZEROS>(w, chunk, ldx, row, codes, after, k0, shift, table, sum);
 
     for (int m = 0; m < MR; ++m) streams.store(j, sum4(sum[0][m], sum[1][m], sum[2][m], sum[3][m]), bias, y + m * ldy);
   }
@@ -229,7 +230,7 @@ static void many_rows_tiles(const Panel* panel, const float* x, int64_t ldx, int
     const int64_t size = (m1 - i + (tiles - t) - 1) / (tiles - t);
     next.prefetch(t, tiles);
     switch (size) {
-// clang-format off
+      // clang-format off
 #define HOTSET_TILE(MR) \
   case MR: many_rows_tile<BITS, MR>(panel, x, ldx, i, dwords, out); break;
       HOTSET_TILE(1) HOTSET_TILE(2) HOTSET_TILE(3) HOTSET_TILE(4) HOTSET_TILE(5) HOTSET_TILE(6)

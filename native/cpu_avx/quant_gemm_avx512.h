@@ -94,21 +94,47 @@ HOTSET_INLINE __m512i zeros_of(const QuantMatrix& w, int64_t n, const Blocks& b)
 
 // A product with few rows reads W once; R rows of W at a time share the loads of x. Short rows come side by side. Long ones come from R
 // equal parts of the range of columns: long streams that the hardware reads ahead, where rows side by side start new ones with every
-// page. The hardware stops at the end of a page, so every line is also asked for some bytes before its use.
+// page. The hardware stops at the end of a page, so every line is also asked for some bytes before its use, in the end those of the
+// range that comes next: without that every range begins with a wait.
 constexpr int64_t kShortRow = 512;  // bytes
+constexpr int64_t kAhead = 8192;    // bytes of codes of all streams together
 
 template <int R>
 struct Streams {
   int64_t n0, n1, size, step, apart;  // row r of step j is n0 + step * j + apart * r
-  int64_t ahead;                      // bytes of codes
+  struct Bytes {                      // of codes or scales
+    const char *base, *next;
+    int64_t row, ahead;
+  } codes, scales;
 
   static inline __attribute__((always_inline)) Streams make(const QuantMatrix& w, int64_t n0, int64_t n1) {
     const int64_t size = (n1 - n0 + R - 1) / R;
-    if (w.row_bytes <= kShortRow) return {n0, n1, size, R, 1, 8192};
-    return {n0, n1, size, 1, size, 2048};
+    Streams s = {n0, n1, size, R, 1, {}, {}};
+    if (w.row_bytes > kShortRow) s.step = 1, s.apart = size;
+    const int64_t ahead = s.apart == 1 ? kAhead : kAhead / R;
+    s.codes = {(const char*)w.codes, (const char*)w.next_codes, w.row_bytes, ahead};
+    const int64_t scale_row = w.scale_stride * (w.scale_type == 1 ? 4 : 2),
+                  scale_ahead = ahead * scale_row / (w.row_bytes > 0 ? w.row_bytes : 1);
+    s.scales = {(const char*)w.scales, (const char*)w.next_scales, scale_row, scale_ahead < scale_row ? scale_row : scale_ahead};
+    return s;
   }
   // Rows past the end repeat the last one.
   inline __attribute__((always_inline)) int64_t row(int64_t j, int r) const { return smaller(n0 + step * j + apart * r, n1 - 1); }
+  // What to ask for while row r of step j is read.
+  inline __attribute__((always_inline)) const char* after(const Bytes& b, int64_t j, int r) const {
+    const int64_t n = row(j, r), end = apart == 1 ? n1 : smaller(n1, n0 + apart * (r + 1));
+    const char* at = b.base + n * b.row;
+    const int64_t left = (end - n) * b.row;
+    if (b.ahead < left) return at + b.ahead;
+    return b.next ? b.next + (apart == 1 ? 0 : apart * r * b.row) + (b.ahead - left) : at;
+  }
+  inline __attribute__((always_inline)) void prefetch_scales(int64_t j) const {
+    const int streams = apart == 1 ? 1 : R;
+    for (int r = 0; r < streams; ++r) {
+      const char* p = after(scales, j, r);
+      for (int64_t at = 0; at < scales.row * (R / streams); at += 64) _mm_prefetch(p + at, _MM_HINT_T0);
+    }
+  }
   // Stores the sums of step j.
   inline __attribute__((always_inline)) void store(int64_t j, __m128 sums, const float* bias, float* y) const {
     const int64_t n = n0 + step * j;
@@ -122,28 +148,6 @@ struct Streams {
     _mm_storeu_ps(values, sums);
     for (int r = 0; r < R; ++r)
       if (n + apart * r < n1) y[n + apart * r] = bias ? values[r] + bias[n + apart * r] : values[r];
-  }
-};
-
-// The scales that belong to codes some bytes further on.
-struct ScaleStream {
-  const char* ahead;
-  int64_t row_bytes;
-
-  static inline __attribute__((always_inline)) ScaleStream make(const QuantMatrix& w, int64_t bytes_ahead) {
-    const int64_t row_bytes = w.scale_stride * (w.scale_type == 1 ? 4 : 2);
-    const int64_t ahead = w.row_bytes > 0 ? bytes_ahead * row_bytes / w.row_bytes : 0;
-    return {(const char*)w.scales + (ahead < row_bytes ? row_bytes : ahead), row_bytes};
-  }
-  inline __attribute__((always_inline)) void prefetch(int64_t row, int64_t rows) const {
-    const char* p = ahead + row * row_bytes;
-    for (int64_t at = 0; at < rows * row_bytes; at += 64) _mm_prefetch(p + at, _MM_HINT_T0);
-  }
-  // Of the rows of step j.
-  template <int R>
-  inline __attribute__((always_inline)) void prefetch_step(const Streams<R>& streams, int64_t j) const {
-    if (streams.apart == 1) return prefetch(streams.row(j, 0), R);
-    for (int r = 0; r < R; ++r) prefetch(streams.row(j, r), 1);
   }
 };
 

@@ -1,22 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // Quantised GEMM with int8 activations for AVX-512 VNNI.
 //
-// vpdpbusd: 16 lanes, each adds four products of an unsigned byte (code) and a signed byte (activation). Codes stay unsigned;
-// sum (q * (code - zero)) = sum (q * code) - zero * sum (q), and prepare() leaves the second sum of every group.
-//
-// A chunk is 64 bytes of a row of W: plane p of it, (bytes >> BITS * p) & mask, holds the codes of k = k0 + i * PLANES + p. Prepared
-// activations have that order, so a nibble is never moved between lanes.
-//   few rows:  lanes run along K; BITS lanes belong to one group of 32, and one permute spreads the scales of a chunk over them.
+//   few rows:  lanes run along K (quant_gemm_avx512vnni.h).
 //   many rows: lanes run along N; a panel of 32 rows of W x 512 codes is unpacked into scratch once, then used for all rows of x.
-#include "cpu_avx/quant_gemm_avx512.h"
+//              sum (q * (code - zero)) = sum (q * code) - zero * sum (q), and prepare() leaves the second sum of every group.
+#include "cpu_avx/quant_gemm_avx512vnni.h"
 
 namespace hotset::cpu {
 namespace {
 
 using namespace avx512;
 
-constexpr int kFewRows = 8;  // most rows of x that the lanes-along-K method takes, four at a time
-constexpr int64_t kFewRowsN = 64;
 constexpr int64_t kPanelK = 512;
 constexpr int kPanelN = 32;
 constexpr int64_t kRowsInCache = 1 << 20;  // bytes of prepared rows that stay in a second-level cache beside a panel
@@ -43,14 +37,19 @@ struct Row {
 
 template <int BITS>
 static size_t prepared_bytes(int64_t m, int64_t k) {
-  return (size_t)(m * Row<BITS>::make(nullptr, k).stride());
+  const int64_t few = FewRows<BITS, 1>::make(nullptr, k).stride(), many = Row<BITS>::make(nullptr, k).stride();
+  return (size_t)(m * (few > many ? few : many));
 }
 
 template <int BITS>
-static void prepare(const float* x, int64_t ldx, int64_t, int64_t k, int64_t m0, int64_t m1, void* prepared) {
+static void prepare(const float* x, int64_t ldx, int64_t m, int64_t k, int64_t m0, int64_t m1, void* prepared) {
+  if (m <= kFewRows) {
+    const auto rows = FewRows<BITS, 1>::make(prepared, k);
+    for (int64_t i = m0; i < m1; ++i) prepare_few(rows, x + i * ldx, k, i);
+    return;
+  }
   const Row<BITS> rows = Row<BITS>::make(prepared, k);
   const int64_t groups = rows.code_bytes / 32;
-  const __m512i magnitude = _mm512_set1_epi32(0x7fffffff);
   // Brings the bytes of each 128-bit lane into planes; a second permute joins the two lanes.
   const __m256i split4 = _mm256_broadcastsi128_si256(_mm_setr_epi8(0, 2, 4, 6, 8, 10, 12, 14, 1, 3, 5, 7, 9, 11, 13, 15));
   const __m256i split2 = _mm256_broadcastsi128_si256(_mm_setr_epi8(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15));
@@ -60,33 +59,15 @@ static void prepare(const float* x, int64_t ldx, int64_t, int64_t k, int64_t m0,
     float* d = (float*)rows.d(i);
     float* sums = d + rows.groups;
     int32_t* shifts = (int32_t*)(sums + rows.groups);
-    for (int64_t g = 0; g < rows.groups; ++g) {
-      if (g >= groups) {
-        d[g] = 0;
-        sums[g] = 0;
-        shifts[g] = 0;
-        continue;
-      }
-      const float* p = x + i * ldx + g * 32;
-      const int64_t left = k - g * 32;
-      const __m512 a = _mm512_maskz_loadu_ps(first16(left), p), b = _mm512_maskz_loadu_ps(first16(left - 16), p + 16);
-      // Bits of |x| order like the numbers, and NaN comes last.
-      const __m512i bits =
-          _mm512_max_epi32(_mm512_and_si512(_mm512_castps_si512(a), magnitude), _mm512_and_si512(_mm512_castps_si512(b), magnitude));
-      const int32_t largest_bits = _mm512_reduce_max_epi32(bits);
-      float largest;
-      memcpy(&largest, &largest_bits, 4);
-      const float inverse = largest < 0x1p-100f ? 0.0f : 127.0f / largest;
-      const __m512 scale = _mm512_set1_ps(inverse);
-      const __m128i qa = _mm512_cvtsepi32_epi8(_mm512_cvtps_epi32(_mm512_mul_ps(a, scale)));
-      const __m128i qb = _mm512_cvtsepi32_epi8(_mm512_cvtps_epi32(_mm512_mul_ps(b, scale)));
-      const __m256i codes = _mm256_set_m128i(qb, qa);
-      const __m256i sum8 = _mm256_dpbusd_epi32(_mm256_setzero_si256(), _mm256_set1_epi8(1), codes);
-      __m128i sum4v = _mm_add_epi32(_mm256_castsi256_si128(sum8), _mm256_extracti128_si256(sum8, 1));
-      sum4v = _mm_add_epi32(sum4v, _mm_shuffle_epi32(sum4v, 0x4e));
-      sum4v = _mm_add_epi32(sum4v, _mm_shuffle_epi32(sum4v, 0xb1));
-      const int32_t sum = _mm_cvtsi128_si32(sum4v);
-      d[g] = largest / 127.0f;
+    for (int64_t g = groups; g < rows.groups; ++g) {
+      d[g] = sums[g] = 0;
+      shifts[g] = 0;
+    }
+    for (int64_t g = 0; g < groups; ++g) {
+      Group group = load_group(x + i * ldx + g * 32, k - g * 32);
+      d[g] = quantize_i8(&group);
+      const __m256i codes = _mm256_set_m128i(bytes_of(group, 1), bytes_of(group, 0));
+      const int32_t sum = sum_of(group, 0) + sum_of(group, 1);
       sums[g] = (float)sum;
       shifts[g] = -(1 << (BITS - 1)) * sum;
       // Group g is group g % (16 / BITS) of its chunk.
@@ -108,114 +89,6 @@ static void prepare(const float* x, int64_t ldx, int64_t, int64_t k, int64_t m0,
       }
     }
   }
-}
-
-// ---- few rows: lanes along K --------------------------------------------------------------------------------------------------------
-
-// Plane p of 64 bytes of codes.
-template <int BITS, int P>
-HOTSET_INLINE __m512i plane(__m512i bytes) {
-  if (BITS == 8) return bytes;
-  if (P > 0) bytes = _mm512_srli_epi32(bytes, BITS * P);
-  return _mm512_and_si512(bytes, _mm512_set1_epi8((1 << BITS) - 1));
-}
-
-template <int BITS>
-HOTSET_INLINE __m512i dot_chunk(__m512i sum, __m512i bytes, const int8_t* q) {
-  sum = _mm512_dpbusd_epi32(sum, plane<BITS, 0>(bytes), _mm512_load_si512(q));
-  if (BITS <= 4) sum = _mm512_dpbusd_epi32(sum, plane<BITS, 1>(bytes), _mm512_load_si512(q + 64));
-  if (BITS == 2) sum = _mm512_dpbusd_epi32(sum, plane<BITS, 2>(bytes), _mm512_load_si512(q + 128));
-  if (BITS == 2) sum = _mm512_dpbusd_epi32(sum, plane<BITS, 3>(bytes), _mm512_load_si512(q + 192));
-  return sum;
-}
-
-// One chunk of R rows of W by MR rows of x; `index` spreads the scales of its groups over the lanes.
-template <int BITS, int R, int MR, bool PARTIAL>
-HOTSET_INLINE void few_rows_chunk(const uint8_t* const codes[R], int64_t at, int64_t bytes_left, int64_t ahead, const int8_t* q,
-                                  int64_t stride, __m512i index, const __m512 scale[R][MR], __m512 sum[R][MR]) {
-#pragma GCC unroll 4
-  for (int r = 0; r < R; ++r) {
-    const __m512i bytes = PARTIAL ? _mm512_maskz_loadu_epi8(first64(bytes_left), codes[r] + at) : _mm512_loadu_si512(codes[r] + at);
-    if (!PARTIAL) _mm_prefetch((const char*)codes[r] + at + ahead, _MM_HINT_T0);
-    for (int m = 0; m < MR; ++m) {
-      const __m512i dot = dot_chunk<BITS>(_mm512_setzero_si512(), bytes, q + m * stride);
-      sum[r][m] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dot), _mm512_permutexvar_ps(index, scale[r][m]), sum[r][m]);
-    }
-  }
-}
-
-template <int BITS, int R, int MR, bool ZEROS>
-static void few_rows(const QuantMatrix& w, const Row<BITS>& rows, int64_t i, int64_t n0, int64_t n1, const float* bias, float* y,
-                     int64_t ldy) {
-  constexpr int64_t kChunk = 512 / BITS;
-  const int shift = block_shift(w);
-  const int64_t stride = rows.stride();
-  const bool plain = shift == 5 && w.scale_type == 1;  // 16 float scales in a row, one a group
-  const __m512i lane = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
-  __m512i index[BITS];
-  for (int c = 0; c < BITS; ++c)
-    index[c] = _mm512_add_epi32(_mm512_srli_epi32(lane, BITS == 8 ? 3 : BITS == 4 ? 2 : 1), _mm512_set1_epi32(16 / BITS * c));
-  const __m512 middle = _mm512_set1_ps(1 << (BITS - 1));
-  const auto streams = Streams<R>::make(w, n0, n1);
-  const ScaleStream scales = ScaleStream::make(w, streams.ahead);
-  for (int64_t j = 0; j < streams.size; ++j) {
-    scales.prefetch_step(streams, j);
-    __m512 sum[R][MR];
-    int64_t row[R];
-    const uint8_t* codes[R];
-    for (int r = 0; r < R; ++r) {
-      row[r] = streams.row(j, r);
-      codes[r] = w.codes + row[r] * w.row_bytes;
-      for (int m = 0; m < MR; ++m) sum[r][m] = _mm512_setzero_ps();
-    }
-    for (int64_t k0 = 0; k0 < w.k; k0 += 512) {
-      const bool full = w.k - k0 >= 512;
-      const float* d = rows.d(i) + k0 / 32;
-      const Blocks blocks = blocks_at(k0, w.k, 5, shift);
-      __m512 scale[R][MR];
-      for (int r = 0; r < R; ++r) {
-        const __m512 s =
-            plain && full ? _mm512_loadu_ps((const char*)w.scales + 4 * (row[r] * w.scale_stride + k0 / 32)) : scales_of(w, row[r], blocks);
-        const __m512 zero = ZEROS ? _mm512_cvtepi32_ps(zeros_of<BITS>(w, row[r], blocks)) : middle;
-        for (int m = 0; m < MR; ++m) {
-          // Lane g takes zero * sum of q of group g: all lanes are summed in the end.
-          const float* dm = (const float*)((const char*)d + m * stride);
-          scale[r][m] = _mm512_mul_ps(s, _mm512_load_ps(dm));
-          sum[r][m] = _mm512_fnmadd_ps(_mm512_mul_ps(zero, _mm512_load_ps(dm + rows.groups)), scale[r][m], sum[r][m]);
-        }
-      }
-      const int8_t* q = rows.q(i) + k0;
-      if (full) {
-#pragma GCC unroll 8
-        for (int c = 0; c < BITS; ++c)
-          few_rows_chunk<BITS, R, MR, false>(codes, 64 * c, 64, streams.ahead, q + kChunk * c, stride, index[c], scale, sum);
-        for (int r = 0; r < R; ++r) codes[r] += 64 * BITS;
-      } else {
-        const int64_t bytes = ((w.k - k0) * BITS + 7) / 8;
-#pragma GCC unroll 8
-        for (int c = 0; c < BITS; ++c) {
-          if (bytes <= 64 * c) break;
-          if (bytes - 64 * c >= 64)
-            few_rows_chunk<BITS, R, MR, false>(codes, 64 * c, 64, streams.ahead, q + kChunk * c, stride, index[c], scale, sum);
-          else
-            few_rows_chunk<BITS, R, MR, true>(codes, 64 * c, bytes - 64 * c, streams.ahead, q + kChunk * c, stride, index[c], scale, sum);
-        }
-      }
-    }
-    for (int m = 0; m < MR; ++m) {
-      const __m128 sums = sum4(sum[0][m], sum[1][m], sum[R > 2 ? 2 : 0][m], sum[R > 2 ? 3 : 0][m]);
-      streams.store(j, sums, bias, y + (i + m) * ldy);
-    }
-  }
-}
-
-template <int BITS, int R, int MR>
-static void few_rows_any(const QuantMatrix& w, const Row<BITS>& rows, int64_t i, int64_t n0, int64_t n1, const float* bias, float* y,
-                         int64_t ldy) {
-  if (w.zero_points)
-    few_rows<BITS, R, MR, true>(w, rows, i, n0, n1, bias, y, ldy);
-  else
-    few_rows<BITS, R, MR, false>(w, rows, i, n0, n1, bias, y, ldy);
 }
 
 // ---- many rows: lanes along N -------------------------------------------------------------------------------------------------------
@@ -249,11 +122,8 @@ static void unpack_panel(const QuantMatrix& w, int64_t n, int64_t n1, int64_t k0
         r[i] = i < count ? _mm512_maskz_loadu_epi8(mask, w.codes + (first + i) * w.row_bytes + k * BITS / 8) : _mm512_setzero_si512();
       transpose16(r);
       for (int j = 0; j < 16; ++j) {
-        _mm512_store_si512(out, plane<BITS, 0>(r[j]));
-        if (BITS <= 4) _mm512_store_si512(out + 2, plane<BITS, 1>(r[j]));
-        if (BITS == 2) _mm512_store_si512(out + 4, plane<BITS, 2>(r[j]));
-        if (BITS == 2) _mm512_store_si512(out + 6, plane<BITS, 3>(r[j]));
-        out += 2 * PLANES;
+#pragma GCC unroll 4
+        for (int p = 0; p < PLANES; ++p, out += 2) _mm512_store_si512(out, plane<BITS>(r[j], p));
       }
     }
   }
@@ -350,23 +220,14 @@ template <int BITS>
 static void multiply(const QuantMatrix& w, const void* prepared, int64_t m, int64_t m0, int64_t m1, int64_t n0, int64_t n1,
                      const float* bias, float* y, int64_t ldy, void* scratch) {
   if (n0 >= n1) return;
-  const Row<BITS> rows = Row<BITS>::make(prepared, w.k);
   if (m <= kFewRows) {
     // The second four rows of x find these rows of W in the cache.
     const int64_t n_step = m1 - m0 <= 4 ? n1 - n0 : kFewRowsN;
-    for (int64_t n = n0; n < n1; n += n_step) {
-      const int64_t end = smaller(n1, n + n_step);
-      for (int64_t i = m0; i < m1;) {
-        const int64_t left = m1 - i, tile = left <= 4 ? left : left < 8 ? (left + 1) / 2 : 4;
-        if (tile == 1) few_rows_any<BITS, 4, 1>(w, rows, i, n, end, bias, y, ldy);
-        if (tile == 2) few_rows_any<BITS, 4, 2>(w, rows, i, n, end, bias, y, ldy);
-        if (tile == 3) few_rows_any<BITS, 2, 3>(w, rows, i, n, end, bias, y, ldy);
-        if (tile == 4) few_rows_any<BITS, 2, 4>(w, rows, i, n, end, bias, y, ldy);
-        i += tile;
-      }
-    }
+    const auto few = FewRows<BITS, 1>::make(prepared, w.k);
+    for (int64_t n = n0; n < n1; n += n_step) multiply_few(w, few, m0, m1, n, smaller(n1, n + n_step), bias, y, ldy);
     return;
   }
+  const Row<BITS> rows = Row<BITS>::make(prepared, w.k);
   // One panel after the other. Prepared rows that do not stay in the cache are walked a column of panels at a time.
   const int shift = block_shift(w);
   Panel* panel = (Panel*)scratch;

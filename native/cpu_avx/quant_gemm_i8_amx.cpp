@@ -8,6 +8,7 @@
 //   of a panel. Per 16 x 16 x 32 products: 16 cycles of the tile unit, 24 of the two vector ports (convert, scale, add for 16 rows).
 //   A panel of W is unpacked as for AVX-512 VNNI: 32 rows x 512 codes. Four C take turns, so that a product ends well before it is read.
 #include "cpu_avx/quant_gemm_avx512.h"
+#include "cpu_avx/quantize_avx512.h"
 #include "cpu_avx/tiles.h"
 
 namespace hotset::cpu {
@@ -56,7 +57,6 @@ template <int BITS, int RUN>
 static void prepare(const float* x, int64_t ldx, int64_t m, int64_t k, int64_t m0, int64_t m1, void* prepared) {
   if (m < kAmxRows) return fewer_rows<BITS, RUN>().prepare(x, ldx, m, k, m0, m1, prepared);
   const Row rows = Row::make(prepared, k, RUN);
-  const __m512i magnitude = _mm512_set1_epi32(0x7fffffff);
   // Byte i of dword j is code (4 * (j / PLANES) + i) * PLANES + j % PLANES, within 16 bytes.
   const __m128i order = BITS == 4   ? _mm_setr_epi8(0, 2, 4, 6, 1, 3, 5, 7, 8, 10, 12, 14, 9, 11, 13, 15)
                         : BITS == 2 ? _mm_setr_epi8(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15)
@@ -66,27 +66,18 @@ static void prepare(const float* x, int64_t ldx, int64_t m, int64_t k, int64_t m
     float* d = (float*)rows.d(i);
     float* sums = d + rows.runs;
     for (int64_t g = 0; g < rows.code_bytes / 32; ++g, q += 32) {
-      const float* p = x + i * ldx + g * 32;
-      const int64_t left = k - g * 32;
-      const __m512 a = _mm512_maskz_loadu_ps(first16(left), p), b = _mm512_maskz_loadu_ps(first16(left - 16), p + 16);
-      // Bits of |x| order like the numbers, and NaN comes last.
-      const __m512i bits =
-          _mm512_max_epi32(_mm512_and_si512(_mm512_castps_si512(a), magnitude), _mm512_and_si512(_mm512_castps_si512(b), magnitude));
-      const int32_t largest_bits = _mm512_reduce_max_epi32(bits);
-      float largest;
-      memcpy(&largest, &largest_bits, 4);
-      const __m512 scale = _mm512_set1_ps(largest < 0x1p-100f ? 0.0f : 127.0f / largest);
-      const __m512i ra = _mm512_cvtps_epi32(_mm512_mul_ps(a, scale)), rb = _mm512_cvtps_epi32(_mm512_mul_ps(b, scale));
-      const __m128i qa = _mm512_cvtsepi32_epi8(ra), qb = _mm512_cvtsepi32_epi8(rb);
-      _mm_storeu_si128((__m128i*)q, _mm_shuffle_epi8(qa, order));
-      _mm_storeu_si128((__m128i*)(q + 16), _mm_shuffle_epi8(qb, order));
+      Group group = load_group(x + i * ldx + g * 32, k - g * 32);
+      const float scale = quantize_i8(&group);
+      _mm_storeu_si128((__m128i*)q, _mm_shuffle_epi8(bytes_of(group, 0), order));
+      _mm_storeu_si128((__m128i*)(q + 16), _mm_shuffle_epi8(bytes_of(group, 1), order));
+      const int32_t sum[2] = {sum_of(group, 0), sum_of(group, 1)};
       if (RUN == 32) {
-        d[g] = largest / 127.0f;
-        sums[g] = (float)_mm512_reduce_add_epi32(_mm512_add_epi32(ra, rb));
+        d[g] = scale;
+        sums[g] = (float)(sum[0] + sum[1]);
       } else {
-        d[2 * g] = d[2 * g + 1] = largest / 127.0f;
-        sums[2 * g] = (float)_mm512_reduce_add_epi32(ra);
-        sums[2 * g + 1] = (float)_mm512_reduce_add_epi32(rb);
+        d[2 * g] = d[2 * g + 1] = scale;
+        sums[2 * g] = (float)sum[0];
+        sums[2 * g + 1] = (float)sum[1];
       }
     }
   }

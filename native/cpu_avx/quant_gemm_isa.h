@@ -13,6 +13,7 @@ extern const QuantGemm kQuantI8Scalar;
 // codes, or that cover the whole row; Block16: of at least 16 codes, slower.
 #if defined(__x86_64__)
 extern const QuantGemm kQuantF32Avx2[3], kQuantF32Avx512[3];
+extern const QuantGemm kQuantF32Avx512Vnni[3];  // blocks of at least 32 codes
 extern const QuantGemm kQuantI8Avx2[3], kQuantI8Avx2Block16[3];
 extern const QuantGemm kQuantI8Avx2Vnni[3], kQuantI8Avx2VnniBlock16[3];
 extern const QuantGemm kQuantI8Avx512Vnni[3];

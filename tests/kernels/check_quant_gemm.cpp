@@ -41,6 +41,7 @@ std::vector<Tier> tiers() {
 #if defined(__x86_64__)
   add(CpuLevel::kAvx2, "f32 avx2", false, kQuantF32Avx2, 16);
   add(CpuLevel::kAvx512, "f32 avx512", false, kQuantF32Avx512, 16);
+  add(CpuLevel::kAvx512Vnni, "f32 avx512vnni", false, kQuantF32Avx512Vnni, 32);
   add(CpuLevel::kAvx2, "i8 avx2", true, kQuantI8Avx2, 32);
   add(CpuLevel::kAvx2, "i8 avx2 block 16", true, kQuantI8Avx2Block16, 16);
   add(CpuLevel::kAvx2Vnni, "i8 avx2vnni", true, kQuantI8Avx2Vnni, 32);
@@ -75,7 +76,9 @@ double value_of_half(uint16_t h) {
   return (h & 0x8000 ? -1 : 1) * std::ldexp(1024 + (h & 1023), ((h >> 10) & 31) - 25);
 }
 
-enum class Inputs { kRandom, kExact, kExtreme, kLargest };  // kLargest: exact, with the largest products there are
+// kLargest: exact, with the largest products there are. kSpread: numbers of a group 2^30 apart. kBroken: some rows have a NaN or an
+// infinity, or are too large or too small for fixed point.
+enum class Inputs { kRandom, kExact, kExtreme, kLargest, kSpread, kBroken };
 
 struct Problem {
   int64_t m, n, k, block;
@@ -152,6 +155,10 @@ void check(const std::vector<Tier>& all, const Problem& p) {
   w.block = p.block;
   w.n = p.n;
   w.k = p.k;
+  if (below(2)) {  // addresses that are asked for early and never read
+    w.next_codes = codes.data() + codes.size();
+    w.next_scales = scales.data() + scales.size();
+  }
 
   const int64_t ldx = p.k + static_cast<int64_t>(below(3)), ldy = p.n + static_cast<int64_t>(below(5));
   GuardedBytes x_bytes(static_cast<size_t>((p.m - 1) * ldx + p.k) * 4);
@@ -169,7 +176,15 @@ void check(const std::vector<Tier>& all, const Problem& p) {
         v = kind == 0 ? 1e6f : kind == 1 ? -1e6f : kind < 10 ? 0.0f : kind < 12 ? 1e-38f : kind < 14 ? -1e-30f : real(rng) + 1.0f;
       } else {
         v = real(rng);
+        if (p.inputs == Inputs::kSpread) v *= std::ldexp(1.0f, -static_cast<int>(below(31)));
       }
+    }
+    if (p.inputs == Inputs::kBroken && i % 4 != 0) {
+      float& v = x[i * ldx + static_cast<int64_t>(below(static_cast<uint64_t>(p.k)))];
+      if (i % 4 == 1) v = below(2) ? std::nanf("") : below(2) ? HUGE_VALF : -HUGE_VALF;
+      if (i % 4 == 2) v = 1e25f;
+      if (i % 4 == 3)
+        for (int64_t k = 0; k < std::min<int64_t>(p.k, 40); ++k) x[i * ldx + k] *= 1e-25f;
     }
   }
   if (p.inputs == Inputs::kExtreme && p.k >= 64)
@@ -241,6 +256,10 @@ void check(const std::vector<Tier>& all, const Problem& p) {
       for (int64_t j = 0; j < p.n; ++j) {
         const size_t at = static_cast<size_t>(i * p.n + j);
         const double got = whole[static_cast<size_t>(i * ldy + j)], expect = t.int8 ? want8[at] : want[at];
+        if (!std::isfinite(want[at])) {  // a row with a NaN or an infinity, which it must show
+          if (std::isfinite(got)) return describe(t.name, p, "a NaN or an infinity got lost");
+          continue;
+        }
         // Float sums in any order, codes and zeros summed apart: a few roundings of the largest partial sum. Exact inputs round nowhere.
         const double bound = exact(p) ? 0 : 1e-30 + 1e-6 * (t.int8 ? magnitude8[at] : magnitude[at]);
         if (!(std::fabs(got - expect) <= bound) || (t.int8 && !(std::fabs(got - want[at]) <= slack8[at] + 1e-6 * magnitude[at] + 1e-30))) {
@@ -299,7 +318,7 @@ int main(int argc, char** argv) {
     p.zeros = below(2) != 0;
     p.zeros_along_n = p.zeros && p.block >= p.k && below(2) != 0;
     p.bias = below(2) != 0;
-    p.inputs = static_cast<Inputs>(below(4));
+    p.inputs = static_cast<Inputs>(below(6));
     if (exact(p) && p.bits == 8) p.k = 1 + p.k % 400;  // keeps the sums below 2^24
     if (exact(p) && p.block < p.k && p.bits == 8 && p.zeros_along_n) p.zeros_along_n = false;
     check(all, p);
