@@ -293,23 +293,29 @@ class Piece {
       float* const a = reinterpret_cast<float*>(scratch(thread));
       void* const space = scratch(thread) + round_up_64(static_cast<size_t>(rows * width) * sizeof(float));
       const ExpertBytes& expert = call_.experts[g.expert];
-      const auto product = [&](const WeightMatrix& w, const MatrixBytes& bytes, int64_t n0, int64_t n1, float* y) {
-        w.multiply(bytes, prepared_x(g), g.n, job.m0, job.m1, n0, n1, y, width, space);
+      const auto product = [&](const WeightMatrix& w, const MatrixBytes& bytes, int64_t n0, int64_t n1, float* y, const NextColumns& then) {
+        w.multiply(bytes, prepared_x(g), g.n, job.m0, job.m1, n0, n1, y, width, space, then);
       };
+      NextColumns next;
+      if (const int64_t later = i + call_.pool->size(); later < grid.n_jobs() && !call_.fetch) {
+        const auto next_job = grid.job(later);
+        next = {&call_.experts[row_job(first + next_job.row_job).group->expert].fc1, next_job.n0};
+      }
       switch (layer_.pairing) {
         case Pairing::interleaved:
-          product(layer_.fc1, expert.fc1, 2 * i0, 2 * (i0 + n), a);
+          next.n0 *= 2;
+          product(layer_.fc1, expert.fc1, 2 * i0, 2 * (i0 + n), a, next);
           break;
         case Pairing::none:
-          product(layer_.fc1, expert.fc1, i0, i0 + n, a);
+          product(layer_.fc1, expert.fc1, i0, i0 + n, a, next);
           break;
         case Pairing::halves:
-          product(layer_.fc1, expert.fc1, i0, i0 + n, a);
-          product(layer_.fc1, expert.fc1, layer_.inter + i0, layer_.inter + i0 + n, a + n);
+          product(layer_.fc1, expert.fc1, i0, i0 + n, a, {&expert.fc1, layer_.inter + i0});
+          product(layer_.fc1, expert.fc1, layer_.inter + i0, layer_.inter + i0 + n, a + n, next);
           break;
         case Pairing::separate:
-          product(layer_.fc1, expert.fc1, i0, i0 + n, a);
-          product(layer_.fc3, expert.fc3, i0, i0 + n, a + n);
+          product(layer_.fc1, expert.fc1, i0, i0 + n, a, {&expert.fc3, i0});
+          product(layer_.fc3, expert.fc3, i0, i0 + n, a + n, next);
           break;
       }
       for (int64_t m = 0; m < rows; ++m) {
@@ -341,14 +347,23 @@ class Piece {
     const bool cut = worth_cutting(step * bytes_per_column, call_.pool->size());
     const int64_t coarse = cut ? layer_.hidden * 3 / 4 / step * step : ceil_div(layer_.hidden, step) * step, fine_step = Grid::fine(step);
     const int64_t n_coarse = coarse / step, n_fine = cut ? ceil_div(layer_.hidden - coarse, fine_step) : 0;
-    jobs(n_coarse + n_fine, true, [&](int64_t i, int thread) {
+    struct Columns {
+      int64_t n0, n;
+    };
+    const auto columns = [&](int64_t i) {
       const int64_t n0 = i < n_coarse ? i * step : coarse + (i - n_coarse) * fine_step;
-      const int64_t n = std::min(i < n_coarse ? step : fine_step, layer_.hidden - n0);
+      return Columns{n0, std::min(i < n_coarse ? step : fine_step, layer_.hidden - n0)};
+    };
+    jobs(n_coarse + n_fine, true, [&](int64_t i, int thread) {
+      const auto [n0, n] = columns(i);
       float* const line = reinterpret_cast<float*>(scratch(thread));
       float* const rows = line + plan_.fc2_columns;
       for (int64_t g = 0; g < n_groups_; ++g) {
         const Group& group = groups_[g];
-        fc2_rows({&group, 0, group.n}, n0, n, rows + group.row * n, n, line, rows + plan_.routes * plan_.fc2_columns);
+        const bool same_columns = g + 1 < n_groups_;
+        const NextColumns next = {&call_.experts[groups_[same_columns ? g + 1 : 0].expert].fc2,
+                                  same_columns ? n0 : columns(std::min(i + call_.pool->size(), n_coarse + n_fine - 1)).n0};
+        fc2_rows({&group, 0, group.n}, n0, n, rows + group.row * n, n, line, rows + plan_.routes * plan_.fc2_columns, next);
       }
       for (int64_t t = 0; t < plan_.tokens; ++t) sum_token(t, n0, n, rows, n, 0, line);
     });
@@ -375,11 +390,12 @@ class Piece {
   }
 
   // Columns [n0, n0 + n) of what the rows of a job add: the product, rounded to the type of the layer, plus the bias.
-  void fc2_rows(const RowJob& job, int64_t n0, int64_t n, float* y, int64_t ldy, float* line, void* space) const {
+  void fc2_rows(const RowJob& job, int64_t n0, int64_t n, float* y, int64_t ldy, float* line, void* space,
+                const NextColumns& next = {}) const {
     const Group& g = *job.group;
     if (!wait(1, g)) return;
     const MatrixBytes& bytes = call_.experts[g.expert].fc2;
-    layer_.fc2.multiply(bytes, prepared_h(g), g.n, job.m0, job.m1, n0, n0 + n, y, ldy, space);
+    layer_.fc2.multiply(bytes, prepared_h(g), g.n, job.m0, job.m1, n0, n0 + n, y, ldy, space, call_.fetch ? NextColumns{} : next);
     const float* bias = nullptr;
     if (layer_.fc2_bias != DType::undefined) {
       cpu::to_f32(layer_.fc2_bias, bytes.bias + n0 * dtype_bits(layer_.fc2_bias) / 8, line, n);

@@ -72,6 +72,7 @@ struct WeightMatrix::Range {
   int64_t ldy;
   uint8_t *codes, *zero_points, *kernel;  // parts of the scratch
   float *floats, *bias_space;
+  NextColumns next;
 
   int64_t n() const { return n1 - n0; }
 };
@@ -162,7 +163,7 @@ size_t WeightMatrix::scratch_bytes(int64_t m, int64_t n) const {
 }
 
 void WeightMatrix::multiply(const MatrixBytes& bytes, const void* prepared, int64_t m, int64_t m0, int64_t m1, int64_t n0, int64_t n1,
-                            float* y, int64_t ldy, void* scratch) const {
+                            float* y, int64_t ldy, void* scratch, const NextColumns& next) const {
   assert(0 <= n0 && n1 <= form_.n && m1 <= m);
   const int64_t step = columns_at_once(m, n1 - n0);
   const Parts p = parts(m, step);
@@ -181,6 +182,7 @@ void WeightMatrix::multiply(const MatrixBytes& bytes, const void* prepared, int6
     r.n0 = n;
     r.n1 = std::min(n1, n + step);
     r.y = rebased(y + (n - n0), m0 * ldy);
+    r.next = r.n1 < n1 ? NextColumns{&bytes, r.n1} : next;
     if (quant_)
       multiply_codes(bytes, r);
     else if (mini_)
@@ -253,6 +255,10 @@ void WeightMatrix::multiply_codes(const MatrixBytes& bytes, const Range& r) cons
   } else {
     w.codes = bytes.weights + r.n0 * form_.row_bytes;
     w.row_bytes = form_.row_bytes;
+    if (r.next.bytes) {
+      w.next_codes = r.next.bytes->weights + r.next.n0 * form_.row_bytes;
+      w.next_scales = r.next.bytes->scales + r.next.n0 * blocks * static_cast<int64_t>(dtype_bytes(form_.dtype));
+    }
   }
   if (form_.storage == Storage::sm80) {
     cpu::sm80_rows(bytes.weights, form_.bits, form_.n, form_.k, r.n0, r.n1, r.codes, w.row_bytes);

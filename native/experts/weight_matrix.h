@@ -59,6 +59,13 @@ struct MatrixBytes {
   float global_scale = 1;  // of fp4 and fp8
 };
 
+// Columns from n0 on of a matrix of the same form that the calling thread will probably multiply next: kernels ask the memory for their
+// first bytes early. Null: unknown.
+struct NextColumns {
+  const MatrixBytes* bytes = nullptr;
+  int64_t n0 = 0;
+};
+
 // The product y = x W^T + bias for one form, with the kernels of this CPU.
 class WeightMatrix {
  public:
@@ -86,7 +93,7 @@ class WeightMatrix {
   // Rows [m0, m1) of the m that were prepared, columns [n0, n1); n0 and n1 are even for fp4_by_n. Element (m0, n0) goes to y[0], rows
   // are ldy apart.
   void multiply(const MatrixBytes& bytes, const void* prepared, int64_t m, int64_t m0, int64_t m1, int64_t n0, int64_t n1, float* y,
-                int64_t ldy, void* scratch) const;
+                int64_t ldy, void* scratch, const NextColumns& next = {}) const;
 
  private:
   // Parts of the scratch: codes, floats, zero points and bias in the form of the kernel, then its own scratch.
