@@ -125,7 +125,9 @@ typedef enum hotset_device {
 enum { HOTSET_MAX_RANK = 8 };
 
 /* A view of a dense tensor, in the meaning of DLPack: no ownership, data pointer, element type, shape, strides.
- * data is aligned to its elements.
+ * data is aligned to its elements; in device memory (device HOTSET_CUDA, device_id) to 16 bytes. Device memory is taken by sessions
+ * on that device alone, where nothing is copied; a result that is asked for there (device HOTSET_CUDA, with data or without) stays
+ * there.
  * As input:  data holds shape[0] * ... * shape[rank-1] elements of dtype; `bytes` is the size of the buffer, at least that much.
  * As output: data == NULL and bytes == 0 asks the library to allocate: data, bytes and owner are set, free with hotset_tensor_free.
  *            A tensor whose owner is set (the result of an earlier run) counts as such: its old data are freed when the call
@@ -148,8 +150,24 @@ typedef struct hotset_tensor {
   void *owner;                      /* set when the library allocated `data` */
 } hotset_tensor;
 
-/* Frees what the library allocated into the tensor and clears data, bytes and owner. A caller buffer is left alone. */
+/* Frees what the library allocated into the tensor and clears data, bytes and owner. A caller buffer is left alone. Device memory
+ * lives on while a DLPack structure made from it does. */
 HOTSET_API void hotset_tensor_free(hotset_tensor *tensor);
+
+/* Allocates memory for the dtype, shape, device and device_id of a tensor without data: data, bytes and owner are set, the content is
+ * arbitrary. INVALID_ARGUMENT, UNSUPPORTED (no such device), OUT_OF_MEMORY, OUT_OF_DEVICE_MEMORY, DEVICE. */
+HOTSET_API hotset_status hotset_tensor_allocate(hotset_tensor *tensor);
+
+/* Copies the content of a tensor to another of the same type and shape, wherever they lie, and waits for it. On a GPU the copy comes
+ * after the work in its default stream. INVALID_ARGUMENT, UNSUPPORTED, DEVICE. */
+HOTSET_API hotset_status hotset_tensor_copy(const hotset_tensor *to, const hotset_tensor *from);
+
+/* A view of a DLPack tensor (`managed` is a DLManagedTensor *), in host or device memory, which stays valid while that does. The
+ * caller still calls its deleter. UNSUPPORTED for another device, element type or rank, INVALID_ARGUMENT where it is not dense. */
+HOTSET_API hotset_status hotset_tensor_from_dlpack(hotset_tensor *out, const void *managed);
+/* A DLManagedTensor * that shares device memory which the library allocated; its consumer calls its deleter, before or after the
+ * tensor is freed. UNSUPPORTED for other memory, which needs no help: it is described by the tensor. */
+HOTSET_API hotset_status hotset_tensor_to_dlpack(const hotset_tensor *tensor, void **out);
 
 /* Bytes of a dense tensor of this type and shape, or 0 for an unknown type, a negative dimension or an overflow. */
 HOTSET_API size_t hotset_tensor_bytes(int32_t dtype, const int64_t *shape, int64_t rank);
@@ -316,6 +334,19 @@ HOTSET_API hotset_status hotset_run(hotset_session *session, hotset_run_options 
                                     const hotset_tensor *inputs, size_t input_count, const char *const *output_names,
                                     hotset_tensor *outputs, size_t output_count);
 
+/* The same on a GPU, in the order of a CUDA stream of the caller (a CUstream or cudaStream_t; NULL is the default stream): the run
+ * comes after what the stream has to do, and what the stream gets afterwards comes after the run. Returns when all is enqueued, but
+ * waits where a result is wanted in host memory or a node runs on the CPU. Until the stream has come past the run, input and output
+ * buffers must stay as they are, and a failure on the device may be told by a later call. The stream must not be capturing.
+ * hotset_run and hotset_binding_run come after what the default stream has to do where device memory is given to them, and wait for
+ * the device. UNSUPPORTED for a session on the CPU. */
+HOTSET_API hotset_status hotset_run_async(hotset_session *session, hotset_run_options *run_options, const char *const *input_names,
+                                          const hotset_tensor *inputs, size_t input_count, const char *const *output_names,
+                                          hotset_tensor *outputs, size_t output_count, void *cuda_stream);
+
+/* What the stream `then` of a GPU gets from now on comes after what its stream `first` has to do. Nothing waits on the host. */
+HOTSET_API hotset_status hotset_stream_order(int32_t device_id, void *first, void *then);
+
 /* A prepared run: names are looked up once and buffers stay bound, so a decode loop only changes what changes.
  * The binding belongs to one thread at a time (a second one gets HOTSET_ERROR_INVALID_STATE) and must be freed before its session. Bound caller buffers must stay valid
  * until they are re-bound or the binding is freed. */
@@ -323,15 +354,21 @@ typedef struct hotset_binding hotset_binding;
 HOTSET_API hotset_status hotset_binding_create(hotset_binding **out, hotset_session *session);
 HOTSET_API void hotset_binding_free(hotset_binding *binding);
 HOTSET_API hotset_status hotset_binding_set_input(hotset_binding *binding, const char *name, const hotset_tensor *tensor);
-/* tensor == NULL or data == NULL: the binding allocates and re-uses a buffer of its own, read with hotset_binding_output. */
+/* tensor == NULL or data == NULL: the binding allocates and re-uses a buffer of its own, read with hotset_binding_output, in device
+ * memory where tensor->device says HOTSET_CUDA. */
 HOTSET_API hotset_status hotset_binding_set_output(hotset_binding *binding, const char *name, const hotset_tensor *tensor);
 /* Stops asking for an output. Nodes that no bound output needs are not run: a prompt can fill the K/V caches alone. */
 HOTSET_API hotset_status hotset_binding_drop_output(hotset_binding *binding, const char *name);
 /* Forgets all bound inputs and outputs. */
 HOTSET_API hotset_status hotset_binding_clear(hotset_binding *binding);
 HOTSET_API hotset_status hotset_binding_run(hotset_binding *binding, hotset_run_options *run_options);
+/* As hotset_run_async. */
+HOTSET_API hotset_status hotset_binding_run_async(hotset_binding *binding, hotset_run_options *run_options, void *cuda_stream);
 /* View of a bound output after a run; a binding-owned buffer lives until the next run or free. */
 HOTSET_API hotset_status hotset_binding_output(const hotset_binding *binding, const char *name, hotset_tensor *out);
+/* The same for a binding-owned buffer in device memory, which becomes the caller's (hotset_tensor_free): the next run allocates
+ * another. UNSUPPORTED for other outputs. */
+HOTSET_API hotset_status hotset_binding_take_output(hotset_binding *binding, const char *name, hotset_tensor *out);
 
 /* ---- sampling ----------------------------------------------------------------------------------------------------- */
 

@@ -44,36 +44,6 @@ Status give_text(const std::string& text, char** out) {
   return {};
 }
 
-Status read_tensor(const hotset_tensor& from, const char* what, Tensor* out) {
-  HOTSET_FAIL_IF(from.struct_size < offsetof(hotset_tensor, owner), invalid_argument,
-                 "%s: struct_size is %u: set it to sizeof(hotset_tensor)", what, from.struct_size);
-  HOTSET_FAIL_IF(from.rank < 0 || from.rank > HOTSET_MAX_RANK, invalid_argument, "%s: rank %lld, allowed 0..%d", what,
-                 static_cast<long long>(from.rank), HOTSET_MAX_RANK);
-  HOTSET_FAIL_IF(from.device > HOTSET_CPU, unsupported, "%s: device %d; this build takes host memory", what, from.device);
-  out->dtype = static_cast<DType>(from.dtype);
-  out->shape = Shape(std::span(from.shape, static_cast<size_t>(from.rank)));
-  int64_t n = 0;
-  size_t bytes = 0;
-  HOTSET_FAIL_IF(!checked_size(out->shape.dims(), &n), invalid_argument, "%s: impossible shape %s", what, to_text(out->shape).c_str());
-  HOTSET_FAIL_IF(!dense_bytes(out->dtype, n, &bytes), invalid_argument, "%s: unknown element type %d", what, from.dtype);
-  bool dense = true, any = false;
-  int64_t step = 1;
-  for (int i = out->shape.rank; i-- > 0;) {
-    any |= from.strides[i] != 0;
-    dense &= out->shape[i] <= 1 || from.strides[i] == step;
-    step *= out->shape[i] > 0 ? out->shape[i] : 1;
-  }
-  HOTSET_FAIL_IF(any && !dense && n > 1, invalid_argument, "%s: the tensor is not dense row-major; make a contiguous copy", what);
-  HOTSET_FAIL_IF(!from.data && bytes, invalid_argument, "%s: data is NULL", what);
-  const size_t element = std::clamp<size_t>(static_cast<size_t>(dtype_bits(out->dtype)) / 8, 1, 8);
-  HOTSET_FAIL_IF(reinterpret_cast<uintptr_t>(from.data) % element != 0, invalid_argument,
-                 "%s: data is not aligned to elements of %zu bytes; make an aligned copy", what, element);
-  HOTSET_FAIL_IF(from.bytes < bytes, invalid_argument, "%s: the buffer has %zu bytes, shape %s of %s needs %zu", what, from.bytes,
-                 to_text(out->shape).c_str(), dtype_name(out->dtype), bytes);
-  out->data = from.data;
-  return {};
-}
-
 }  // namespace hotset::api
 
 using namespace hotset;
@@ -118,23 +88,5 @@ const char* hotset_status_name(hotset_status status) {
 }
 
 void hotset_text_free(char* text) { std::free(text); }
-
-void hotset_tensor_free(hotset_tensor* tensor) {
-  if (!tensor || tensor->struct_size < sizeof(hotset_tensor) || !tensor->owner) return;
-  std::free(tensor->owner);
-  tensor->owner = nullptr;
-  tensor->data = nullptr;
-  tensor->bytes = 0;
-}
-
-size_t hotset_tensor_bytes(int32_t dtype, const int64_t* shape, int64_t rank) {
-  int64_t n = 0;
-  size_t bytes = 0;
-  if (rank < 0 || rank > HOTSET_MAX_RANK || (rank && !shape)) return 0;
-  if (!checked_size({shape, static_cast<size_t>(rank)}, &n) || !dense_bytes(static_cast<DType>(dtype), n, &bytes)) return 0;
-  return bytes;
-}
-
-const char* hotset_dtype_name(int32_t dtype) { return dtype_name(static_cast<DType>(dtype)); }
 
 }  // extern "C"

@@ -48,6 +48,4 @@ Status copy_out(T* out, const T& from) {
 // A text for the caller to free with hotset_text_free.
 Status give_text(const std::string& text, char** out);
 
-Status read_tensor(const hotset_tensor& from, const char* what, Tensor* out);
-
 }  // namespace hotset::api

@@ -4,6 +4,7 @@
 
 #include "api/handles.h"
 #include "cuda/driver.h"
+#include "cuda/fatbins.h"
 #include "session/report.h"
 
 #if defined(__linux__)
@@ -13,22 +14,32 @@
 using namespace hotset;
 using namespace hotset::api;
 
+namespace {
+
+// GPUs that a session can compute on; the sentence goes to the thread's note.
+int count_usable() {
+  int n = 0;
+  cuda::device_count(&n, &thread_note());
+  if (n == 0 || cuda::kFatbinCount > 0) return n;
+  thread_note() += ", but this build of hotset has no device code: it was built without nvcc";
+  return 0;
+}
+
+}  // namespace
+
 extern "C" {
 
 hotset_status hotset_device_count(int32_t* out) {
   return guard([&]() -> Status {
     HOTSET_FAIL_IF(!out, invalid_argument, "out is NULL");
-    int n = 0;
-    cuda::device_count(&n, &thread_note());
-    *out = n;
+    *out = count_usable();
     return {};
   });
 }
 
 const char* hotset_device_note(void) {
   try {
-    int n = 0;
-    cuda::device_count(&n, &thread_note());
+    count_usable();
   } catch (...) {
     thread_note().clear();
   }

@@ -3,6 +3,7 @@
 #include <cstdlib>
 
 #include "api/handles.h"
+#include "api/tensors.h"
 
 using namespace hotset;
 using namespace hotset::api;
@@ -15,9 +16,12 @@ Status set_input(const Session& session, RunState& state, const char* name, cons
   const int i = session.input_index(name);
   HOTSET_FAIL_IF(i < 0, invalid_argument, "the model has no input '%s'", name);
   HOTSET_FAIL_IF(state.has_input[i] && !again, invalid_argument, "input '%s' is given twice", name);
+  bool on_device = false;
   Status status = read_tensor(tensor, name, &state.inputs[i]);
+  if (status.ok()) status = read_place(tensor, session.gpu(), name, &on_device);
   if (!status.ok()) return std::move(status).at("input");
   state.has_input[i] = 1;
+  state.input_on_device[i] = on_device;
   return {};
 }
 
@@ -25,15 +29,17 @@ Status set_output(const Session& session, RunState& state, const char* name, con
   HOTSET_FAIL_IF(!name, invalid_argument, "an output name is NULL");
   const int o = session.output_index(name);
   HOTSET_FAIL_IF(o < 0, invalid_argument, "the model has no output '%s'", name);
+  bool on_device = false;
   if (tensor) {
     HOTSET_FAIL_IF(tensor->struct_size < sizeof(hotset_tensor), invalid_argument,
                    "output '%s': struct_size is %u: set it to sizeof(hotset_tensor)", name, tensor->struct_size);
-    HOTSET_FAIL_IF(tensor->device > HOTSET_CPU, unsupported, "output '%s': device %d; this build takes host memory", name, tensor->device);
     HOTSET_FAIL_IF(!tensor->data && tensor->bytes, invalid_argument, "output '%s': data is NULL but bytes is %zu", name, tensor->bytes);
+    if (Status status = read_place(*tensor, session.gpu(), name, &on_device); !status.ok()) return std::move(status).at("output");
   }
   OutputSlot& slot = state.outputs[o];
   HOTSET_FAIL_IF(slot.requested && !keep, invalid_argument, "output '%s' is asked for twice", name);
   slot.requested = true;
+  slot.on_device = on_device;
   slot.keep = keep;
   const bool is_ours = tensor && tensor->owner;  // allocated by an earlier run: it is replaced, not written
   slot.data = tensor && !is_ours ? tensor->data : nullptr;
@@ -63,33 +69,79 @@ class InUse {
   const InUse in_use(binding);                                     \
   HOTSET_FAIL_IF(!in_use.held(), invalid_state, "the binding is in use by another thread")
 
-void describe(const Tensor& from, void* owner, hotset_tensor* out) {
+void describe_type(const Tensor& from, hotset_tensor* out) {
   out->dtype = static_cast<int32_t>(from.dtype);
-  out->device = HOTSET_CPU;
-  out->device_id = 0;
   out->rank = from.shape.rank;
   for (int d = 0; d < HOTSET_MAX_RANK; ++d) out->shape[d] = d < from.shape.rank ? from.shape[d] : 0;
+}
+
+void describe(const Session& session, const OutputSlot& slot, hotset_tensor* out) {
+  describe_type(slot.result, out);
+  out->device = slot.on_device ? HOTSET_CUDA : HOTSET_CPU;
+  out->device_id = slot.on_device ? session.gpu()->index() : 0;
   for (int64_t& stride : out->strides) stride = 0;
-  if (!out->data || out->owner) {
-    std::free(out->owner);  // of an earlier run; inputs of this one may have lain there until now
-    out->bytes = from.bytes();
-    out->data = from.data;
-    out->owner = owner;
+}
+
+// Hands a result over: what the run allocated becomes the caller's.
+Status give_result(const Session& session, OutputSlot& slot, hotset_tensor* out) {
+  const bool is_ours = !out->data || out->owner;
+  std::unique_ptr<SharedDeviceMemory> memory;
+  if (is_ours && slot.on_device) memory = std::make_unique<SharedDeviceMemory>(std::move(slot.device));
+  if (is_ours) {
+    free_owner(out->device, out->owner);  // of an earlier run; inputs of this one may have lain there until now
+    out->bytes = slot.result.bytes();
+    out->data = slot.result.data;
+    out->owner = slot.on_device ? static_cast<void*>(memory.release()) : std::exchange(slot.owned, nullptr);
   }
+  describe(session, slot, out);
+  return {};
 }
 
 // After a failure: type and shape where they are known, and nothing allocated.
 void describe_failed(const Tensor& from, hotset_tensor* out) {
-  if (out->owner) {
-    std::free(out->owner);
-    out->owner = nullptr;
-    out->data = nullptr;
-    out->bytes = 0;
+  if (out->owner) hotset_tensor_free(out);
+  if (from.dtype != DType::undefined) describe_type(from, out);
+}
+
+// Where the run's work stands in the order of a stream of the caller.
+void set_order(RunState& state, void* stream, bool returns_early) {
+  state.caller_stream = static_cast<cuda::Stream>(stream);
+  state.returns_early = returns_early;
+}
+
+struct Arguments {
+  const char* const* input_names;
+  const hotset_tensor* inputs;
+  size_t input_count;
+  const char* const* output_names;
+  hotset_tensor* outputs;
+  size_t output_count;
+};
+
+Status run_once(hotset_session* session, hotset_run_options* run_options, const Arguments& a, void* stream, bool returns_early) {
+  HOTSET_FAIL_IF(!session, invalid_argument, "session is NULL");
+  HOTSET_FAIL_IF((a.input_count && (!a.input_names || !a.inputs)) || (a.output_count && (!a.output_names || !a.outputs)), invalid_argument,
+                 "an array of names or tensors is NULL");
+  Session& s = *session->session;
+  HOTSET_FAIL_IF(returns_early && !s.gpu(), unsupported, "the session computes on the CPU: it has no place in the order of a CUDA stream");
+  HOTSET_ASSIGN(auto state, s.acquire());
+  set_order(*state, stream, returns_early);
+  Status status = [&]() -> Status {
+    for (size_t i = 0; i < a.input_count; ++i) HOTSET_TRY(set_input(s, *state, a.input_names[i], a.inputs[i], false));
+    for (size_t o = 0; o < a.output_count; ++o) HOTSET_TRY(set_output(s, *state, a.output_names[o], &a.outputs[o], false));
+    HOTSET_TRY(s.run(*state, run_options ? &run_options->control : nullptr));
+    for (size_t o = 0; o < a.output_count; ++o)
+      HOTSET_TRY(give_result(s, state->outputs[s.output_index(a.output_names[o])], &a.outputs[o]));
+    return {};
+  }();
+  if (!status.ok()) {
+    for (size_t o = 0; o < a.output_count; ++o) {
+      const int index = a.output_names[o] ? s.output_index(a.output_names[o]) : -1;
+      if (index >= 0 && a.outputs[o].struct_size >= sizeof(hotset_tensor)) describe_failed(state->outputs[index].result, &a.outputs[o]);
+    }
   }
-  if (from.dtype == DType::undefined) return;
-  out->dtype = static_cast<int32_t>(from.dtype);
-  out->rank = from.shape.rank;
-  for (int d = 0; d < HOTSET_MAX_RANK; ++d) out->shape[d] = d < from.shape.rank ? from.shape[d] : 0;
+  s.release(std::move(state));
+  return status;
 }
 
 }  // namespace
@@ -133,30 +185,16 @@ hotset_status hotset_run_options_reset(hotset_run_options* run_options) {
 hotset_status hotset_run(hotset_session* session, hotset_run_options* run_options, const char* const* input_names,
                          const hotset_tensor* inputs, size_t input_count, const char* const* output_names, hotset_tensor* outputs,
                          size_t output_count) {
-  return guard([&]() -> Status {
-    HOTSET_FAIL_IF(!session, invalid_argument, "session is NULL");
-    HOTSET_FAIL_IF((input_count && (!input_names || !inputs)) || (output_count && (!output_names || !outputs)), invalid_argument,
-                   "an array of names or tensors is NULL");
-    Session& s = *session->session;
-    HOTSET_ASSIGN(auto state, s.acquire());
-    Status status = [&]() -> Status {
-      for (size_t i = 0; i < input_count; ++i) HOTSET_TRY(set_input(s, *state, input_names[i], inputs[i], false));
-      for (size_t o = 0; o < output_count; ++o) HOTSET_TRY(set_output(s, *state, output_names[o], &outputs[o], false));
-      return s.run(*state, run_options ? &run_options->control : nullptr);
-    }();
-    if (status.ok()) {
-      for (size_t o = 0; o < output_count; ++o) {
-        const OutputSlot& slot = state->outputs[s.output_index(output_names[o])];
-        describe(slot.result, slot.owned, &outputs[o]);
-      }
-    } else {
-      for (size_t o = 0; o < output_count; ++o) {
-        const int index = output_names[o] ? s.output_index(output_names[o]) : -1;
-        if (index >= 0 && outputs[o].struct_size >= sizeof(hotset_tensor)) describe_failed(state->outputs[index].result, &outputs[o]);
-      }
-    }
-    s.release(std::move(state));
-    return status;
+  return guard([&] {
+    return run_once(session, run_options, {input_names, inputs, input_count, output_names, outputs, output_count}, nullptr, false);
+  });
+}
+
+hotset_status hotset_run_async(hotset_session* session, hotset_run_options* run_options, const char* const* input_names,
+                               const hotset_tensor* inputs, size_t input_count, const char* const* output_names, hotset_tensor* outputs,
+                               size_t output_count, void* cuda_stream) {
+  return guard([&] {
+    return run_once(session, run_options, {input_names, inputs, input_count, output_names, outputs, output_count}, cuda_stream, true);
   });
 }
 
@@ -214,6 +252,16 @@ hotset_status hotset_binding_clear(hotset_binding* binding) {
 hotset_status hotset_binding_run(hotset_binding* binding, hotset_run_options* run_options) {
   return guard([&]() -> Status {
     HOTSET_USE(binding);
+    set_order(*binding->state, nullptr, false);
+    return binding->session->run(*binding->state, run_options ? &run_options->control : nullptr);
+  });
+}
+
+hotset_status hotset_binding_run_async(hotset_binding* binding, hotset_run_options* run_options, void* cuda_stream) {
+  return guard([&]() -> Status {
+    HOTSET_USE(binding);
+    HOTSET_FAIL_IF(!binding->session->gpu(), unsupported, "the session computes on the CPU: it has no place in the order of a CUDA stream");
+    set_order(*binding->state, cuda_stream, true);
     return binding->session->run(*binding->state, run_options ? &run_options->control : nullptr);
   });
 }
@@ -228,8 +276,31 @@ hotset_status hotset_binding_output(const hotset_binding* binding, const char* n
     HOTSET_FAIL_IF(o < 0, invalid_argument, "the model has no output '%s'", name);
     const OutputSlot& slot = binding->state->outputs[o];
     HOTSET_FAIL_IF(!slot.requested || !slot.result.data, invalid_argument, "output '%s' has no result: bind it and run first", name);
+    describe(*binding->session, slot, out);
+    out->data = slot.result.data;
+    out->bytes = slot.result.bytes();
+    out->owner = nullptr;
+    return {};
+  });
+}
+
+hotset_status hotset_binding_take_output(hotset_binding* binding, const char* name, hotset_tensor* out) {
+  return guard([&]() -> Status {
+    HOTSET_FAIL_IF(!name || !out, invalid_argument, "name or out is NULL");
+    HOTSET_USE(binding);
+    HOTSET_FAIL_IF(out->struct_size < sizeof(hotset_tensor), invalid_argument, "struct_size is %u: set it to sizeof(hotset_tensor)",
+                   out->struct_size);
+    const int o = binding->session->output_index(name);
+    HOTSET_FAIL_IF(o < 0, invalid_argument, "the model has no output '%s'", name);
+    OutputSlot& slot = binding->state->outputs[o];
+    HOTSET_FAIL_IF(!slot.requested || !slot.result.data, invalid_argument, "output '%s' has no result: bind it and run first", name);
+    HOTSET_FAIL_IF(!slot.on_device || !slot.device.address() || slot.result.data != slot.device.data(), unsupported,
+                   "output '%s' is no device memory that the binding allocated", name);
     out->data = nullptr;
-    describe(slot.result, nullptr, out);
+    out->owner = nullptr;
+    HOTSET_TRY(give_result(*binding->session, slot, out));
+    slot.result.data = nullptr;
+    binding->state->buffers_changed = true;
     return {};
   });
 }

@@ -9,6 +9,8 @@ namespace hotset {
 Result<std::unique_ptr<DeviceState>> DeviceState::make(std::shared_ptr<cuda::Gpu> gpu, DeviceCounts* counts, bool use_graphs) {
   std::unique_ptr<DeviceState> state(new DeviceState);
   HOTSET_ASSIGN(state->stream_, cuda::OwnStream::make(gpu));
+  HOTSET_ASSIGN(state->callers_, cuda::OwnEvent::make(gpu));
+  HOTSET_ASSIGN(state->ours_, cuda::OwnEvent::make(gpu));
   state->gpu_ = std::move(gpu);
   state->counts_ = counts;
   state->use_graphs_ = use_graphs;
@@ -156,6 +158,16 @@ Status DeviceState::copy_on_device(void* to, const void* from, size_t bytes) {
   return gpu_->check(
       cuda::driver().memcpy_dtod_async(reinterpret_cast<uint64_t>(to), reinterpret_cast<uint64_t>(from), bytes, stream_.get()),
       "cuMemcpyDtoDAsync");
+}
+
+Status DeviceState::come_after(cuda::Stream stream) {
+  HOTSET_TRY(callers_.record(stream));
+  return gpu_->check(cuda::driver().stream_wait_event(stream_.get(), callers_.get(), 0), "cuStreamWaitEvent");
+}
+
+Status DeviceState::go_before(cuda::Stream stream) {
+  HOTSET_TRY(ours_.record(stream_.get()));
+  return gpu_->check(cuda::driver().stream_wait_event(stream, ours_.get(), 0), "cuStreamWaitEvent");
 }
 
 Status DeviceState::wait() {

@@ -51,6 +51,10 @@ class DeviceState {
   Status upload(void* to, const void* from, size_t bytes);
   Status download(void* to, const void* from, size_t bytes);
   Status copy_on_device(void* to, const void* from, size_t bytes);
+  // What is enqueued from now on comes after the work that `stream` has now.
+  Status come_after(cuda::Stream stream);
+  // What `stream` gets from now on comes after what was enqueued.
+  Status go_before(cuda::Stream stream);
   // Waits for all that was enqueued.
   Status wait();
   // The same after a failure. False: the device does not work any more.
@@ -78,6 +82,7 @@ class DeviceState {
   DeviceCounts* counts_ = nullptr;
   bool use_graphs_ = true, pending_ = false;
   cuda::OwnStream stream_;
+  cuda::OwnEvent callers_, ours_;  // points in the stream of the caller and in ours
   cuda::DeviceMemory arena_;
   cuda::PinnedMemory host_arena_;
   std::vector<cuda::PinnedMemory> input_copies_;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // One run: bind buffers, run the nodes in order, hand over the outputs.
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <optional>
@@ -210,8 +211,19 @@ Status Session::run_steps(RunState& state, const RunControl* control, std::vecto
   return {};
 }
 
+// Whether a run reads or writes memory of the caller that work of the caller's stream may be using.
+static bool uses_device_memory(const RunState& state) {
+  if (state.returns_early || std::count(state.input_on_device.begin(), state.input_on_device.end(), 1)) return true;
+  return std::any_of(state.outputs.begin(), state.outputs.end(),
+                     [](const OutputSlot& slot) { return slot.requested && slot.on_device && slot.data; });
+}
+
 Status Session::set_inputs(RunState& state) {
-  if (state.device) HOTSET_TRY(copy_inputs_to_host(state));
+  if (state.device) {
+    HOTSET_TRY(state.device->wait());  // for an earlier run that returned before the device was done: memory is used again
+    if (uses_device_memory(state)) HOTSET_TRY(state.device->come_after(state.caller_stream));
+    HOTSET_TRY(copy_inputs_to_host(state));
+  }
   for (size_t i = 0; i < state.inputs.size(); ++i) {
     Tensor tensor = state.inputs[i];
     void* const on_device = state.input_on_device[i] ? tensor.data : nullptr;
@@ -260,7 +272,11 @@ Status Session::copy_outputs(RunState& state) {
     if (v.place == Place::none) HOTSET_TRY(bind_output(state, o));
     if (v.bytes) HOTSET_TRY(copy_output(state, o, v.tensor, program_->on_device(id)));
   }
-  return state.device ? state.device->wait() : Status();
+  if (!state.device) return {};
+  bool is_wanted_on_host = false;
+  for (const OutputSlot& slot : state.outputs) is_wanted_on_host |= slot.requested && !slot.on_device;
+  if (!state.returns_early || is_wanted_on_host) HOTSET_TRY(state.device->wait());
+  return state.returns_early ? state.device->go_before(state.caller_stream) : Status();
 }
 
 Status Session::execute(RunState& state, const RunControl* control) {

@@ -89,6 +89,9 @@ struct RunState {
   std::vector<Tensor> inputs;  // by graph input; data set by the caller
   std::vector<char> has_input, input_on_device;
   std::vector<OutputSlot> outputs;  // by graph output
+  // On a GPU the run comes after what this stream has to do and, if it may return early, that stream's later work after the run.
+  cuda::Stream caller_stream = nullptr;  // the default stream
+  bool returns_early = false;            // before the device is done, where no result is wanted in host memory
   AlignedBuffer arena;
   std::vector<AlignedBuffer> dynamic;  // values of steps whose shapes were not known before the run
   std::vector<Tensor*> in, out;        // scratch for dynamic steps

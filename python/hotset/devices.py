@@ -4,7 +4,7 @@
 import dataclasses
 
 from ._errors import InvalidArgument, Unsupported, check
-from ._native import ffi, lib, own, string
+from ._native import ffi, lib, string
 
 PROVIDERS = ("CUDAExecutionProvider", "CPUExecutionProvider")
 
@@ -42,14 +42,17 @@ def devices():
 
 def _cuda_note():
     """Why no CUDA device serves, or None."""
-    if not _cuda_count():
-        return string(lib.hotset_device_note())
-    out = ffi.new("hotset_options **")
-    check(lib.hotset_options_create(out))
-    options = own(out[0], lib.hotset_options_free)
-    if lib.hotset_options_set(options, b"hotset.device", b"cuda:0"):
-        return string(lib.hotset_last_error())
-    return None
+    return None if _cuda_count() else string(lib.hotset_device_note())
+
+
+def provider_device(pairs):
+    """The value of hotset.device for pairs (name, options) of check_providers: the first of them decides."""
+    if not pairs or pairs[0][0] != PROVIDERS[0]:
+        return "cpu"
+    index = str(pairs[0][1].get("device_id", 0))
+    if not index.isdecimal():
+        raise InvalidArgument(f"{PROVIDERS[0]}: device_id is {index!r}, expected the number of a GPU")
+    return f"cuda:{int(index)}"
 
 
 def get_all_providers():

@@ -2,6 +2,7 @@
 """SessionOptions and RunOptions with onnxruntime's attributes, over the option table of the library."""
 
 import collections
+import contextlib
 import enum
 import functools
 import logging
@@ -244,6 +245,18 @@ class SessionOptions:
         out = ffi.new("const char **")
         check(lib.hotset_options_get(self._handle, text(key), out))
         return string(out[0])
+
+    @contextlib.contextmanager
+    def _on_device(self, device):
+        """While the library reads the options, `device` holds where no hotset.device was set."""
+        if device == "cpu" or "hotset.device" in self._entries:
+            yield
+            return
+        check(lib.hotset_options_set(self._handle, b"hotset.device", text(device)))
+        try:
+            yield
+        finally:
+            check(lib.hotset_options_set(self._handle, b"hotset.device", b"cpu"))
 
     def set_progress(self, callback):
         """`callback(stage, done, total)` is called while a model loads; returning False or raising stops the load."""

@@ -8,7 +8,9 @@ import threading
 from ._errors import InvalidArgument, InvalidState, check
 from ._native import ffi, lib, own, string, take_json, text
 from .binding import IOBinding
-from .devices import PROVIDERS, check_providers
+from .device_tensor import DeviceTensor
+from .devices import PROVIDERS, check_providers, provider_device
+from .dlpack import free_with_last_reference
 from .options import require_options
 from .tensor import TENSOR_SIZE, Tensor, adopt, fill, type_name
 
@@ -59,15 +61,18 @@ class InferenceSession:
         self._options = options
         if providers is None:
             providers = options._providers
-        self._provider_options = dict(check_providers(providers, provider_options, options, options._warn))
+        pairs = check_providers(providers, provider_options, options, options._warn)
+        self._provider_options = dict(pairs)
         failure = options._failures
         failure.clear()
         out = ffi.new("hotset_session **")
-        if isinstance(path_or_bytes, (bytes, bytearray, memoryview)):
-            model = ffi.from_buffer(path_or_bytes)
-            status = lib.hotset_session_create_from_memory(out, model, len(model), options._handle)
-        else:
-            status = lib.hotset_session_create(out, text(os.fspath(path_or_bytes)), options._handle)
+        with options._on_device(provider_device(pairs)):
+            self._device = options.get_session_config_entry("hotset.device")
+            if isinstance(path_or_bytes, (bytes, bytearray, memoryview)):
+                model = ffi.from_buffer(path_or_bytes)
+                status = lib.hotset_session_create_from_memory(out, model, len(model), options._handle)
+            else:
+                status = lib.hotset_session_create(out, text(os.fspath(path_or_bytes)), options._handle)
         if status and failure:
             raise failure[0]
         check(status)
@@ -138,9 +143,32 @@ class InferenceSession:
         anything else raises InvalidArgument with the conversion to write, as do missing and unknown names. Nodes that no
         named output needs are not run. A name given twice is computed once: its array is there twice. Raises Cancelled when
         `run_options` was terminated."""
-        handle = self._open()
+        tag = ffi.NULL if run_options is None else run_options._handle
+        return self._call(
+            output_names, input_feed, lambda *arguments: lib.hotset_run(self._open(), tag, *arguments), lambda tensor, _: adopt(tensor)
+        )
+
+    def run_on_stream(self, output_names, input_feed, stream, run_options=None):
+        """As `run` of a session on a GPU, in the order of a CUDA stream (a number: torch.cuda.Stream.cuda_stream, cupy.cuda.Stream.ptr)
+        and without waiting: the results are DeviceTensors that later work of the stream finds complete. Inputs must not be changed
+        outside of the stream meanwhile. Nodes that run on the CPU are waited for."""
+        tag = ffi.NULL if run_options is None else run_options._handle
+        handle = ffi.cast("void *", stream)
+
+        def result(tensor, inputs):
+            own_tensor = ffi.new("hotset_tensor *", tensor)
+            return DeviceTensor(own_tensor, (free_with_last_reference(own_tensor), inputs), stream)
+
+        def run(*arguments):
+            return lib.hotset_run_async(self._open(), tag, *arguments, handle)
+
+        return self._call(output_names, input_feed, run, result, self._device)
+
+    def _call(self, output_names, input_feed, run, result, device="cpu"):
+        """Calls `run` with names and tensors, and makes the results by `result(tensor, what the inputs lie in)`."""
         if not isinstance(input_feed, collections.abc.Mapping):
             raise InvalidArgument(f"input_feed is a dict of arrays by input name, not {type(input_feed).__name__}")
+        self._open()
         n_in = len(input_feed)
         inputs, in_names, kept = ffi.new("hotset_tensor[]", n_in), ffi.new("const char *[]", n_in), []
         for index, (name, value) in enumerate(input_feed.items()):
@@ -153,12 +181,13 @@ class InferenceSession:
         for index, name in enumerate(wanted):
             out_names[index] = self._name(name, kept)
             outputs[index].struct_size = TENSOR_SIZE
-        tag = ffi.NULL if run_options is None else run_options._handle
-        check(lib.hotset_run(handle, tag, in_names, inputs, n_in, out_names, outputs, n_out))
-        arrays = [adopt(outputs[index]) for index in range(n_out)]
+            if device != "cpu":
+                outputs[index].device, outputs[index].device_id = lib.HOTSET_CUDA, int(device.partition(":")[2] or 0)
+        check(run(in_names, inputs, n_in, out_names, outputs, n_out))
+        results = [result(outputs[index], kept) for index in range(n_out)]
         if n_out == len(names):
-            return arrays
-        by_name = dict(zip(wanted, arrays, strict=True))
+            return results
+        by_name = dict(zip(wanted, results, strict=True))
         return [by_name[name] for name in names]
 
     def _name(self, name, kept):
@@ -200,7 +229,14 @@ class InferenceSession:
     def run_with_iobinding(self, iobinding, run_options=None):
         """Runs with what is bound; errors as in `run`. A bound output buffer that is too small raises InvalidArgument with the size."""
         self._open()
-        check(lib.hotset_binding_run(iobinding._handle, ffi.NULL if run_options is None else run_options._handle))
+        tag = ffi.NULL if run_options is None else run_options._handle
+        iobinding._run(lambda handle: lib.hotset_binding_run(handle, tag))
+
+    def run_with_iobinding_on_stream(self, iobinding, stream, run_options=None):
+        """The same in the order of a CUDA stream and without waiting, as `run_on_stream`."""
+        self._open()
+        tag = ffi.NULL if run_options is None else run_options._handle
+        iobinding._run(lambda handle: lib.hotset_binding_run_async(handle, tag, ffi.cast("void *", stream)), stream)
 
     def _json(self, get):
         out = ffi.new("char **")

@@ -4,6 +4,7 @@
 import ml_dtypes
 import numpy as np
 
+from . import dlpack
 from ._errors import InvalidArgument, Unsupported
 from ._native import ffi, lib, own
 
@@ -78,22 +79,35 @@ def _unpack(data, dtype, shape):
     return codes.view(dtype).reshape(shape)
 
 
-def fill(tensor, array, name, expected=None):
-    """Make `tensor` a view of `array`; returns the object whose memory is in use, to be kept until the call is over.
-
-    What would need a conversion is refused with the conversion to write, so that no copy goes unnoticed.
-    """
-    if isinstance(array, Tensor):
-        array = array._array
-    if not isinstance(array, np.ndarray):
-        raise InvalidArgument(f"'{name}' is {type(array).__name__}, not numpy.ndarray; convert with numpy.asarray(value, dtype)")
-    code = _CODES.get(array.dtype)
-    if code is None:
-        code = dtype_code(array.dtype)
+def _check_type(code, name, expected):
     if expected is not None and code != expected:
         raise InvalidArgument(
             f"'{name}' is {type_name(code)}, expected {type_name(expected)}; convert with .astype({numpy_dtype(expected).name!r})"
         )
+
+
+def fill(tensor, array, name, expected=None):
+    """Make `tensor` a view of `array`, a Tensor or anything that speaks DLPack; returns the object whose memory is in use, to be kept
+    until the call is over.
+
+    What would need a conversion is refused with the conversion to write, so that no copy goes unnoticed.
+    """
+    if not isinstance(array, np.ndarray):
+        view = getattr(array, "_tensor", None)
+        if view is None and not isinstance(array, Tensor):
+            if not dlpack.speaks(array):
+                raise InvalidArgument(f"'{name}' is {type(array).__name__}, not numpy.ndarray; convert with numpy.asarray(value, dtype)")
+            view, array = dlpack.take(array, name)
+        if view is not None:
+            _check_type(view.dtype, name, expected)
+            for field in ("struct_size", "dtype", "device", "device_id", "rank", "data", "bytes", "shape"):
+                setattr(tensor, field, getattr(view, field))
+            return array
+        array = array._array
+    code = _CODES.get(array.dtype)
+    if code is None:
+        code = dtype_code(array.dtype)
+    _check_type(code, name, expected)
     if not array.flags.c_contiguous:
         raise InvalidArgument(f"'{name}' is not contiguous in C order; convert with numpy.ascontiguousarray(array)")
     if array.ndim > lib.HOTSET_MAX_RANK:
@@ -136,7 +150,8 @@ def copy_out(tensor):
 
 
 class Tensor:
-    """A tensor in host memory, with the methods of onnxruntime's OrtValue. It shares memory with its array."""
+    """A tensor in host memory, with the methods of onnxruntime's OrtValue. It shares memory with its array. DeviceTensor is the same
+    on a GPU."""
 
     def __init__(self, array):
         fill(ffi.new("hotset_tensor *"), array, "array")
@@ -144,14 +159,20 @@ class Tensor:
 
     @classmethod
     def ortvalue_from_numpy(cls, numpy_obj, device_type="cpu", device_id=0):
-        """Shares the memory of a contiguous array of any tensor type; Unsupported for other devices than "cpu"."""
-        require_cpu(device_type)
+        """Shares the memory of a contiguous array of any tensor type; with the device "cuda", a copy in device memory."""
+        if is_cuda(device_type):
+            from .device_tensor import DeviceTensor
+
+            return DeviceTensor.copy_of(numpy_obj, device_id)
         return cls(numpy_obj)
 
     @classmethod
     def ortvalue_from_shape_and_type(cls, shape, element_type=np.float32, device_type="cpu", device_id=0):
         """Uninitialised memory; `element_type` is a NumPy type or the number of an ONNX one."""
-        require_cpu(device_type)
+        if is_cuda(device_type):
+            from .device_tensor import DeviceTensor
+
+            return DeviceTensor.allocate(element_type, shape, device_id)
         return cls(np.empty(shape, numpy_dtype(dtype_code(element_type))))
 
     @classmethod
@@ -166,7 +187,14 @@ class Tensor:
 
     @classmethod
     def from_dlpack(cls, data, is_bool_tensor=False):
-        """Shares the memory of any tensor in host memory that speaks DLPack."""
+        """Shares the memory of any tensor that speaks DLPack, in host or device memory."""
+        if data.__dlpack_device__()[0] == dlpack.CUDA:
+            from .device_tensor import DeviceTensor
+
+            tensor, kept = dlpack.take(data, "data")
+            if is_bool_tensor:
+                tensor.dtype = lib.HOTSET_BOOL
+            return DeviceTensor(tensor, kept)
         array = np.from_dlpack(data)
         return cls(array.view(np.bool_) if is_bool_tensor else array)
 
@@ -233,6 +261,9 @@ class Tensor:
         return f"Tensor({self.data_type()}, shape={self.shape()})"
 
 
-def require_cpu(device_type):
-    if device_type.lower() != "cpu":
-        raise Unsupported(f"device '{device_type}' cannot be bound; tensors live in host memory ('cpu')")
+def is_cuda(device_type):
+    """Whether onnxruntime's name of a device is a GPU's; Unsupported for others than "cpu" and "cuda"."""
+    name = device_type.lower()
+    if name not in ("cpu", "cuda", "gpu"):
+        raise Unsupported(f"device '{device_type}' is unknown: tensors live in host memory ('cpu') or on a GPU ('cuda')")
+    return name != "cpu"

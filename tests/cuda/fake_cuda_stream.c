@@ -84,7 +84,8 @@ static object *default_stream(int device) {
 }
 
 object *fake_stream(void *handle, int device, int *result) {
-  object *s = handle ? fake_find(handle, STREAM) : default_stream(device);
+  /* 1 and 2 name default streams too */
+  object *s = (uintptr_t)handle > 2 ? fake_find(handle, STREAM) : default_stream(device);
   *result = 0;
   if (!s)
     *result = fake_misused("no stream", INVALID_HANDLE);
