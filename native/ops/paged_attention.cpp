@@ -5,59 +5,18 @@
 //   block_table  [request][position / block_size] -> page, -1: none
 //   key_cache    [page][position % block_size][head][channel]
 //
+// In the layout LATENT there is one cache with one head, and the first channels of a key are its value. A uint8 cache holds two codes
+// of four bits in a byte as that of GroupQueryAttention: plus 8, the even channel in the low half.
+//
 // All new rows are stored first. A request's visible pages are then the pieces that attend() reads, in the place where they lie.
 #include <cmath>
 #include <cstring>
 
-#include "ops/attend.h"
-#include "ops/head_vector.h"
-#include "ops/op.h"
+#include "ops/paged_attention.h"
 
 namespace hotset::ops {
+namespace paged {
 namespace {
-
-enum Input {
-  kQuery,
-  kKey,
-  kValue,
-  kKeyCache,
-  kValueCache,
-  kCumulative,
-  kPast,
-  kTable,
-  kCos,
-  kSin,
-  kSlots,
-  kSink,
-  kQNorm,
-  kKNorm,
-  kKScale,
-  kVScale,
-  kMetadata
-};
-enum Output { kOut, kKeyCacheOut, kValueCacheOut };
-constexpr const char* kNames[] = {
-    "query",         "key",           "value",     "key_cache", "value_cache",       "cumulative_sequence_length",
-    "past_seqlens",  "block_table",   "cos_cache", "sin_cache", "slot_mapping",      "head_sink",
-    "q_norm_weight", "k_norm_weight", "k_scale",   "v_scale",   "attention_metadata"};
-
-enum class Quant { none, per_tensor, per_channel };
-
-struct Attributes {
-  int64_t heads = 0, kv_heads = 0, window = 0, rotary_offset = 0;  // window 0: off
-  float scale = 0, softcap = 0, epsilon = 0;
-  bool causal = true, rotary = false, interleaved = false;
-  Quant k_quant = Quant::none, v_quant = Quant::none;
-};
-
-// Sizes of one call: tokens, requests, head size, pages, rows of a page, columns of the table, columns of cos_cache.
-struct Sizes {
-  int64_t tokens = 0, B = 0, D = 0, n_pages = 0, page = 0, columns = 0, half = 0;
-  DType type = DType::undefined, cache = DType::undefined;
-  bool packed = false;
-};
-
-long long number(int64_t i) { return static_cast<long long>(i); }
 
 // Workspace: [cos, sin rows of the tokens as f32][norm weights as f32][pages of a request][attend]
 struct Layout {
@@ -79,90 +38,11 @@ class PagedAttention final : public Kernel {
   Status run(const RunContext& context) const override;
 
  private:
-  Status check_types(const InferContext& c, Sizes* z) const;
-  Status check_shapes(const InferContext& c, Sizes* z) const;
-  Status check_requests(const RunContext& c, const Sizes& z) const;
   AttendParams params(const Sizes& z, int64_t rows, int64_t keys) const;
   size_t most_workspace(const Sizes& z, int n_threads) const;
 
   const Attributes a_;
 };
-
-Status PagedAttention::check_types(const InferContext& c, Sizes* z) const {
-  z->type = c.dtype(kQuery);
-  HOTSET_FAIL_IF(z->type != DType::f32 && z->type != DType::f16 && z->type != DType::bf16, unsupported,
-                 "query is %s, supported: float, float16, bfloat16", dtype_name(z->type));
-  for (const int i : {kKey, kValue, kCos, kSin, kSink, kQNorm, kKNorm})
-    HOTSET_FAIL_IF(c.has_input(i) && c.dtype(i) != z->type, invalid_argument, "%s is %s, query is %s", kNames[i], dtype_name(c.dtype(i)),
-                   dtype_name(z->type));
-  for (const int i : {kCumulative, kPast, kTable, kSlots, kMetadata})
-    HOTSET_FAIL_IF(c.has_input(i) && c.dtype(i) != DType::i32, invalid_argument, "%s is %s, expected int32", kNames[i],
-                   dtype_name(c.dtype(i)));
-  for (const int i : {kKScale, kVScale})
-    HOTSET_FAIL_IF(c.has_input(i) && c.dtype(i) != DType::f32, invalid_argument, "%s is %s, expected float", kNames[i],
-                   dtype_name(c.dtype(i)));
-  z->cache = c.dtype(kKeyCache);
-  HOTSET_FAIL_IF(c.dtype(kValueCache) != z->cache, invalid_argument, "value_cache is %s, key_cache is %s", dtype_name(c.dtype(kValueCache)),
-                 dtype_name(z->cache));
-  const bool quantised = a_.k_quant != Quant::none;
-  HOTSET_FAIL_IF(quantised ? z->cache != DType::i8 && z->cache != DType::f8e4m3fn : z->cache != z->type, invalid_argument,
-                 "key_cache is %s, expected %s", dtype_name(z->cache), quantised ? "int8 or float8e4m3fn" : dtype_name(z->type));
-  return {};
-}
-
-Status PagedAttention::check_shapes(const InferContext& c, Sizes* z) const {
-  const int64_t N = a_.heads, Nk = a_.kv_heads;
-  const auto text = [&](int i) { return to_text(c.shape(i)); };
-  const auto expect = [&](int i, const Shape& shape) -> Status {
-    if (!c.has_input(i) || c.shape(i) == shape) return {};
-    return Status(Code::invalid_argument, std::string(kNames[i]) + " has shape " + text(i) + ", expected " + to_text(shape));
-  };
-  const Shape &query = c.shape(kQuery), &cache = c.shape(kKeyCache), &table = c.shape(kTable);
-  z->packed = !c.has_input(kKey);
-  const int64_t vectors = z->packed ? N + 2 * Nk : N;
-  HOTSET_FAIL_IF(query.rank != 2 || query[1] == 0 || query[1] % vectors != 0, invalid_argument,
-                 "query has shape %s, expected [tokens,%lld heads * head size]", text(kQuery).c_str(), number(vectors));
-  z->tokens = query[0];
-  z->D = query[1] / vectors;
-  HOTSET_FAIL_IF(z->D > kMaxHeadSize, unsupported, "head size %lld, supported: up to %lld", number(z->D), number(kMaxHeadSize));
-  for (const int i : {kKey, kValue}) HOTSET_TRY(expect(i, Shape{z->tokens, Nk * z->D}));
-  HOTSET_FAIL_IF(cache.rank != 4 || cache[1] < 1 || cache[2] != Nk || cache[3] != z->D, invalid_argument,
-                 "key_cache has shape %s, expected [pages,block_size,%lld,%lld]", text(kKeyCache).c_str(), number(Nk), number(z->D));
-  HOTSET_TRY(expect(kValueCache, cache));
-  z->n_pages = cache[0];
-  z->page = cache[1];
-  HOTSET_FAIL_IF(c.shape(kPast).rank != 1, invalid_argument, "past_seqlens has shape %s, expected 1 dimension", text(kPast).c_str());
-  z->B = c.shape(kPast)[0];
-  HOTSET_TRY(expect(kCumulative, Shape{z->B + 1}));
-  HOTSET_FAIL_IF(table.rank != 2 || table[0] != z->B, invalid_argument, "block_table has shape %s, expected [%lld,pages of a request]",
-                 text(kTable).c_str(), number(z->B));
-  z->columns = table[1];
-  HOTSET_FAIL_IF(z->columns > (int64_t{1} << 40) / z->page, invalid_argument, "block_table has shape %s, too many pages of %lld rows",
-                 text(kTable).c_str(), number(z->page));
-  HOTSET_TRY(expect(kSlots, Shape{z->tokens}));
-  HOTSET_TRY(expect(kSink, Shape{N}));
-  for (const int i : {kQNorm, kKNorm}) HOTSET_TRY(expect(i, Shape{z->D}));
-  for (const int i : {kKScale, kVScale}) {
-    const Quant quant = i == kKScale ? a_.k_quant : a_.v_quant;
-    if (quant == Quant::none) continue;
-    const int64_t n = quant == Quant::per_tensor ? 1 : Nk * z->D;
-    HOTSET_FAIL_IF(c.shape(i).size() != n, invalid_argument, "%s has shape %s, expected %lld elements", kNames[i], text(i).c_str(),
-                   number(n));
-  }
-  if (c.has_input(kCos)) {
-    const Shape& cos = c.shape(kCos);
-    HOTSET_FAIL_IF(cos.rank != 2, invalid_argument, "cos_cache has shape %s, expected 2 dimensions", text(kCos).c_str());
-    HOTSET_TRY(expect(kSin, cos));
-    z->half = cos[1];
-    HOTSET_FAIL_IF(a_.rotary && (z->half == 0 || z->half > z->D / 2 || a_.rotary_offset > z->D - 2 * z->half), invalid_argument,
-                   "cos_cache has shape %s: %lld channels from rotary_offset %lld on, head size is %lld", text(kCos).c_str(),
-                   number(2 * z->half), number(a_.rotary_offset), number(z->D));
-  }
-  if (c.has_input(kMetadata))
-    HOTSET_FAIL_IF(c.shape(kMetadata).rank != 1 || c.shape(kMetadata)[0] < 2 || c.shape(kMetadata)[0] > 3, invalid_argument,
-                   "attention_metadata has shape %s, expected [2] or [3]", text(kMetadata).c_str());
-  return {};
-}
 
 AttendParams PagedAttention::params(const Sizes& z, int64_t rows, int64_t keys) const {
   AttendParams p;
@@ -171,12 +51,13 @@ AttendParams PagedAttention::params(const Sizes& z, int64_t rows, int64_t keys) 
   p.kv_heads = a_.kv_heads;
   p.rows = rows;
   p.keys = keys;
-  p.d = p.dv = z.D;
+  p.d = z.D;
+  p.dv = z.Dv;
   p.causal = a_.causal;
   p.window = a_.window;
   p.scale = a_.scale != 0 ? a_.scale : static_cast<float>(1.0 / std::sqrt(static_cast<double>(z.D)));
   p.softcap = a_.softcap;
-  p.k_format = p.v_format = kv_format(z.cache, 8);
+  p.k_format = p.v_format = kv_format(z.cache, z.bits());
   return p;
 }
 
@@ -190,50 +71,15 @@ size_t PagedAttention::most_workspace(const Sizes& z, int n_threads) const {
 
 Status PagedAttention::infer(InferContext& c) const {
   Sizes z;
-  HOTSET_TRY(check_types(c, &z));
-  HOTSET_TRY(check_shapes(c, &z));
-  c.set_output(kOut, z.type, Shape{z.tokens, a_.heads * z.D});
+  HOTSET_TRY(check(a_, c, &z));
+  c.set_output(kOut, z.type, Shape{z.tokens, a_.heads * z.Dv});
   for (const int i : {kKeyCacheOut, kValueCacheOut}) {
+    if (a_.latent && i == kValueCacheOut) continue;
     const int in = i == kKeyCacheOut ? kKeyCache : kValueCache;
     c.set_output(i, z.cache, c.shape(in));
     c.may_overwrite(i, in);
   }
   c.set_workspace(Layout(z, a_.rotary, c.has_input(kQNorm)).attend + most_workspace(z, c.n_threads()));
-  return {};
-}
-
-// What the kernel reads and writes by these numbers.
-Status PagedAttention::check_requests(const RunContext& c, const Sizes& z) const {
-  const int32_t *const cum = c.input(kCumulative)->as<int32_t>(), *const past = c.input(kPast)->as<int32_t>();
-  const int32_t* const table = c.input(kTable)->as<int32_t>();
-  HOTSET_FAIL_IF(cum[0] != 0 || cum[z.B] != z.tokens, invalid_argument, "cumulative_sequence_length goes from %d to %d, expected 0 to %lld",
-                 cum[0], cum[z.B], number(z.tokens));
-  const int64_t capacity = z.columns * z.page, table_rows = a_.rotary ? c.input(kCos)->shape[0] : 0;
-  for (int64_t b = 0; b < z.B; ++b) {
-    const int64_t n = static_cast<int64_t>(cum[b + 1]) - cum[b], from = past[b], total = from + n;
-    HOTSET_FAIL_IF(n < 0, invalid_argument, "cumulative_sequence_length[%lld] is %d, less than the number before it", number(b + 1),
-                   cum[b + 1]);
-    HOTSET_FAIL_IF(from < 0, invalid_argument, "past_seqlens[%lld] is %lld, expected at least 0", number(b), number(from));
-    if (n == 0) continue;
-    HOTSET_FAIL_IF(total > capacity, invalid_argument, "past_seqlens[%lld] is %lld: with %lld new tokens more than %lld pages of %lld rows",
-                   number(b), number(from), number(n), number(z.columns), number(z.page));
-    HOTSET_FAIL_IF(a_.rotary && total > table_rows, invalid_argument,
-                   "past_seqlens[%lld] is %lld: position %lld is outside cos_cache of %lld rows", number(b), number(from),
-                   number(total - 1), number(table_rows));
-    const int64_t low = a_.window > 0 ? std::max<int64_t>(0, from - a_.window + 1) : 0;
-    for (int64_t i = low / z.page; i * z.page < total; ++i) {
-      const int64_t page = table[b * z.columns + i];
-      HOTSET_FAIL_IF(page < -1 || page >= z.n_pages, invalid_argument, "block_table[%lld,%lld] is %lld, expected -1 to %lld", number(b),
-                     number(i), number(page), number(z.n_pages - 1));
-    }
-  }
-  if (const Tensor* const slots = c.input(kSlots)) {
-    for (int64_t t = 0; t < z.tokens; ++t) {
-      const int64_t slot = slots->as<int32_t>()[t];
-      HOTSET_FAIL_IF(slot < -1 || slot >= z.n_pages * z.page, invalid_argument, "slot_mapping[%lld] is %lld, expected -1 to %lld",
-                     number(t), number(slot), number(z.n_pages * z.page - 1));
-    }
-  }
   return {};
 }
 
@@ -273,7 +119,7 @@ struct Vectors {
     if (is_key) norm_and_rotate(x, token, position, k_norm);
     if (quant == Quant::none) return cpu::from_f32(z.cache, x, to, z.D);
     const bool per_channel = quant == Quant::per_channel;
-    kernels.quantize(kv_format(z.cache, 8), x, scale->as<float>() + (per_channel ? g * z.D : 0), per_channel, to, z.D);
+    kernels.quantize(kv_format(z.cache, z.bits()), x, scale->as<float>() + (per_channel ? g * z.D : 0), per_channel, to, z.D);
   }
 };
 
@@ -285,22 +131,24 @@ struct Request {
 
 Status PagedAttention::run(const RunContext& c) const {
   const int64_t Nk = a_.kv_heads;
-  const Tensor &query = *c.input(kQuery), &k_in = *c.input(kKeyCache), &v_in = *c.input(kValueCache);
-  Tensor &k_cache = *c.output(kKeyCacheOut), &v_cache = *c.output(kValueCacheOut), &out = *c.output(kOut);
+  const Tensor &query = *c.input(kQuery), &k_in = *c.input(kKeyCache);
+  Tensor &k_cache = *c.output(kKeyCacheOut), &out = *c.output(kOut);
+  Tensor& v_cache = a_.latent ? k_cache : *c.output(kValueCacheOut);
   Sizes z;
   z.type = query.dtype;
   z.cache = k_in.dtype;
   z.packed = !c.input(kKey);
   z.tokens = query.shape[0];
-  z.D = k_in.shape[3];
+  z.D = query.shape[1] / (z.packed ? a_.heads + 2 * Nk : a_.heads);
+  z.Dv = a_.v_width > 0 ? a_.v_width : z.D;
   z.n_pages = k_in.shape[0];
   z.page = k_in.shape[1];
   z.B = c.input(kPast)->shape[0];
   z.columns = c.input(kTable)->shape[1];
   z.half = c.input(kCos) ? c.input(kCos)->shape[1] : 0;
-  HOTSET_TRY(check_requests(c, z));
+  HOTSET_TRY(check_requests(a_, c, z));
   if (k_cache.data != k_in.data) std::memcpy(k_cache.data, k_in.data, k_in.bytes());
-  if (v_cache.data != v_in.data) std::memcpy(v_cache.data, v_in.data, v_in.bytes());
+  if (!a_.latent && v_cache.data != c.input(kValueCache)->data) std::memcpy(v_cache.data, c.input(kValueCache)->data, v_cache.bytes());
   if (z.tokens == 0) return {};
 
   const Layout layout(z, a_.rotary, c.input(kQNorm) != nullptr);
@@ -313,7 +161,9 @@ Status PagedAttention::run(const RunContext& c) const {
             .z = z,
             .q = q,
             .k = z.packed ? q + head * static_cast<size_t>(a_.heads) : c.input(kKey)->as<uint8_t>(),
-            .v = z.packed ? q + head * static_cast<size_t>(a_.heads + Nk) : c.input(kValue)->as<uint8_t>(),
+            .v = z.packed    ? q + head * static_cast<size_t>(a_.heads + Nk)
+                 : a_.latent ? nullptr
+                             : c.input(kValue)->as<uint8_t>(),
             .q_stride = head * static_cast<size_t>(z.packed ? a_.heads + 2 * Nk : a_.heads),
             .kv_stride = head * static_cast<size_t>(z.packed ? a_.heads + 2 * Nk : Nk),
             .head = head,
@@ -349,7 +199,7 @@ Status PagedAttention::run(const RunContext& c) const {
   }
 
   // A head's rows one after the other: two tokens that name the same slot leave the later one there, on any number of threads.
-  const ptrdiff_t vector = static_cast<ptrdiff_t>(dtype_bytes(z.cache)) * z.D, row = vector * Nk, page_bytes = row * z.page;
+  const ptrdiff_t vector = static_cast<ptrdiff_t>(dtype_bytes(z.cache)) * z.key_columns(), row = vector * Nk, page_bytes = row * z.page;
   const int32_t* const slots = c.input(kSlots) ? c.input(kSlots)->as<int32_t>() : nullptr;
   for_tasks(c.pool, Nk, z.tokens * Nk * z.D * 8 > kParallelWork, [&](int64_t g, int) {
     float buffer[kMaxHeadSize];
@@ -360,7 +210,7 @@ Status PagedAttention::run(const RunContext& c) const {
         if (slot < 0) continue;
         const ptrdiff_t at = slot * row + g * vector;
         x.store(x.kv(x.k, t, g), buffer, true, t, position, g, c.input(kKScale), k_cache.as<uint8_t>() + at);
-        x.store(x.kv(x.v, t, g), buffer, false, t, position, g, c.input(kVScale), v_cache.as<uint8_t>() + at);
+        if (!a_.latent) x.store(x.kv(x.v, t, g), buffer, false, t, position, g, c.input(kVScale), v_cache.as<uint8_t>() + at);
       }
     }
   });
@@ -396,71 +246,27 @@ Status PagedAttention::run(const RunContext& c) const {
     if (a_.v_quant != Quant::none) p.v_scale = c.input(kVScale)->as<float>();
     if (a_.k_quant == Quant::per_channel) p.k_scale_head = z.D, p.k_scale_step = 1;
     if (a_.v_quant == Quant::per_channel) p.v_scale_head = z.D, p.v_scale_step = 1;
+    if (a_.latent) p.v_scale = p.k_scale, p.v_scale_head = p.k_scale_head, p.v_scale_step = p.k_scale_step;
     p.sink = c.input(kSink);
-    Tensor rows{out.as<uint8_t>() + head * static_cast<size_t>(a_.heads * cum[b]), out.dtype, Shape{n, a_.heads * z.D}};
+    const size_t first = dtype_bytes(z.type) * static_cast<size_t>(a_.heads * z.Dv * cum[b]);
+    Tensor rows{out.as<uint8_t>() + first, out.dtype, Shape{n, a_.heads * z.Dv}};
     p.output = &rows;
-    p.out_h = z.D;
-    p.out_s = a_.heads * z.D;
+    p.out_h = z.Dv;
+    p.out_s = a_.heads * z.Dv;
     p.out_b = 0;
     attend(p, work + layout.attend, c.pool);
   }
   return {};
 }
 
-Result<std::unique_ptr<Kernel>> make_paged_attention(const OpContext& c) {
-  const model::Node& n = c.node();
-  Attributes a;
-  const auto refuse = [&](const char* name, int64_t value, const char* expected) {
-    return c.fail(Code::invalid_model, "%s is %lld, expected %s", name, number(value), expected);
-  };
-  a.heads = n.get_int("num_heads", 0);
-  a.kv_heads = n.get_int("kv_num_heads", 0);
-  if (a.heads < 1 || a.heads > 1 << 20) return refuse("num_heads", a.heads, "1 to 1048576");
-  if (a.kv_heads < 1 || a.heads % a.kv_heads != 0) return refuse("kv_num_heads", a.kv_heads, "a divisor of num_heads");
-  const int64_t causal = n.get_int("is_causal", 1), window = n.get_int("local_window_size", -1), rotary = n.get_int("do_rotary", 0);
-  const int64_t interleaved = n.get_int("rotary_interleaved", 0);
-  for (const auto& [name, value] : {std::pair{"is_causal", causal}, {"do_rotary", rotary}, {"rotary_interleaved", interleaved}})
-    if (value != 0 && value != 1) return refuse(name, value, "0 or 1");
-  if (window != -1 && window < 1) return refuse("local_window_size", window, "-1 or at least 1");
-  if (window != -1 && causal == 0) return refuse("local_window_size", window, "-1 with is_causal = 0");
-  a.causal = causal == 1;
-  a.window = window > 0 ? std::min(window, int64_t{1} << 40) : 0;  // so that positions can be added to it
-  a.rotary = rotary == 1;
-  a.interleaved = interleaved == 1;
-  a.rotary_offset = n.get_int("rotary_offset", 0);
-  if (a.rotary_offset < 0 || a.rotary_offset % 8 != 0) return refuse("rotary_offset", a.rotary_offset, "a multiple of 8");
-  a.scale = n.get_float("scale", 0.0f);
-  a.softcap = n.get_float("softcap", 0.0f);
-  a.epsilon = n.get_float("qk_norm_epsilon", 1e-6f);
-  if (!(a.epsilon > 0) || std::isinf(a.epsilon))
-    return c.fail(Code::invalid_model, "qk_norm_epsilon is %g, expected a finite positive number", static_cast<double>(a.epsilon));
-  const std::string layout = n.get_string("kv_cache_layout", "SEPARATE");
-  if (layout != "SEPARATE") return c.fail(Code::unsupported, "kv_cache_layout is %s, supported: SEPARATE", model::quote(layout).c_str());
-  for (const auto& [name, to] : {std::pair{"k_quant_type", &a.k_quant}, std::pair{"v_quant_type", &a.v_quant}}) {
-    const std::string type = n.get_string(name, "NONE");
-    if (type == "PER_TENSOR")
-      *to = Quant::per_tensor;
-    else if (type == "PER_CHANNEL")
-      *to = Quant::per_channel;
-    else if (type != "NONE")
-      return c.fail(Code::invalid_model, "%s is %s, expected NONE, PER_TENSOR or PER_CHANNEL", name, model::quote(type).c_str());
-  }
-  if ((a.k_quant == Quant::none) != (a.v_quant == Quant::none))
-    return c.fail(Code::invalid_model, "k_quant_type and v_quant_type must both be NONE or both not");
-  for (const int i : {kQuery, kKeyCache, kValueCache, kCumulative, kPast, kTable})
-    if (!c.has_input(i)) return c.fail(Code::invalid_model, "input %s is missing", kNames[i]);
-  for (const auto& [i, j] : {std::pair{kKey, kValue}, std::pair{kCos, kSin}, std::pair{kQNorm, kKNorm}})
-    if (c.has_input(i) != c.has_input(j)) return c.fail(Code::invalid_model, "only one of %s and %s is given", kNames[i], kNames[j]);
-  if (a.rotary && !c.has_input(kCos)) return c.fail(Code::invalid_model, "do_rotary is 1 but cos_cache and sin_cache are missing");
-  for (const int i : {kKScale, kVScale})
-    if (a.k_quant != Quant::none && !c.has_input(i)) return c.fail(Code::invalid_model, "%s is missing, the cache is quantised", kNames[i]);
-  for (const int i : {kKeyCacheOut, kValueCacheOut})
-    if (!c.has_output(i)) return c.fail(Code::invalid_model, "output %d is missing: new keys and values have no place to go", i);
+Result<std::unique_ptr<Kernel>> make(const OpContext& c) {
+  HOTSET_ASSIGN(const Attributes a, parse(c));
   return std::unique_ptr<Kernel>(std::make_unique<PagedAttention>(a));
 }
 
 }  // namespace
+}  // namespace paged
 
-HOTSET_OPS(paged_attention, {"com.microsoft", "PagedAttention", 1, kLatest, make_paged_attention, {1, 17, 3}});
+HOTSET_OPS(paged_attention, {"com.microsoft", "PagedAttention", 1, kLatest, paged::make, {1, 17, 3}});
 
 }  // namespace hotset::ops

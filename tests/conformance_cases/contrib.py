@@ -162,15 +162,26 @@ def group_query_attention(rng, types, i):
 @cases(
     "PagedAttention",
     domain="com.microsoft",
-    types={name + text: (dtype, kind) for name, dtype in FLOATS.items() for text, kind in (("", ""), (", int8 cache", "int8"))},
+    types={
+        name + text: (dtype, kind, latent)
+        for name, dtype in FLOATS.items()
+        for text, kind, latent in (
+            ("", "", False),
+            (", int8 cache", "int8", False),
+            (", int4 cache", "int4", False),
+            (", latent cache", "", True),
+            (", latent int4 cache", "int4", True),
+        )
+    },
     count=8,
 )
 def paged(rng, types, i):
-    dtype, kind = types
+    dtype, kind, latent = types
     tokens = [(1, 1, 1), (5, 0, 40), (70,), (2, 3)][i % 4]
     case = PagedCase(
-        int(rng.integers(0, 2**31)), dtype, [64, 16, 80, 128][i % 4], 1 + i % 3, page=[16, 1, 256, 8][i % 4], tokens=tokens, quantised=kind
-    )
+        int(rng.integers(0, 2**31)), dtype, [64, 16, 80, 128][i % 4], 1 + i % 3, page=[16, 1, 256, 8][i % 4], tokens=tokens,
+        quantised=kind, latent=latent,
+    )  # fmt: skip
     exact = "do_rotary" not in case.attributes and case.inputs[12] is None
 
     def view(outputs):

@@ -217,6 +217,12 @@ def attention():
     coded = [*tokens[:3], *[np.zeros(pages.shape, np.int8)] * 2, *tokens[5:], *[None] * 6, f32(1) + 1, f32(2, 1, 8) + 1]
     quantised = heads | {"k_quant_type": "PER_TENSOR", "v_quant_type": "PER_CHANNEL"}
     yield Call("PagedAttention", coded, quantised, MICROSOFT, outputs=3, required=8, note="8bits")
+    packed = [*tokens[:3], *[np.zeros((3, 4, 2, 4), np.uint8)] * 2, *coded[5:]]
+    four = quantised | {"k_cache_dtype": "int4", "v_cache_dtype": "int4"}
+    yield Call("PagedAttention", packed, four, MICROSOFT, outputs=3, required=8, note="4bits")
+    latent = {"num_heads": 4, "kv_num_heads": 1, "kv_cache_layout": "LATENT", "v_head_size": 6, "scale": 0.3}
+    inputs = [tokens[0], f32(3, 8), None, f32(3, 4, 1, 8), None, *tokens[5:]]
+    yield Call("PagedAttention", inputs, latent, MICROSOFT, outputs=2, required=4, note="latent")
     yield Call("PagedAttention", [f32(3, 64), None, None, *tokens[3:]], heads, MICROSOFT, outputs=3, note="packed")
     rotated = {"num_heads": 4, "interleaved": 0}
     yield Call("RotaryEmbedding", [q, i64(0, 5, 3).reshape(1, 3), cos, cos], rotated, MICROSOFT)

@@ -17,12 +17,13 @@ cases = st.builds(
     PagedCase,
     seed=st.integers(0, 2**32 - 1),
     dtype=st.sampled_from(DTYPES),
-    head_size=st.sampled_from([8, 16, 24, 64, 80, 128]),
+    head_size=st.sampled_from([8, 13, 16, 24, 64, 80, 128, 576]),
     group=st.sampled_from([1, 2, 8]),
     kv_heads=st.integers(1, 3),
     page=st.sampled_from([1, 8, 16, 256]),
     tokens=st.lists(st.sampled_from([0, 1, 2, 5, 40, 70]), min_size=1, max_size=4),
-    quantised=st.sampled_from(["", "", "int8", "fp8"]),
+    quantised=st.sampled_from(["", "", "int8", "fp8", "int4"]),
+    latent=st.sampled_from([False, False, True]),
 )
 
 
@@ -33,7 +34,8 @@ def test_matches_the_model(case, threads):
     got = run(OP, case.inputs, case.attributes, threads, **case.arguments)
     case.check(got, expected)
     inputs = [None if x is None else x.copy() for x in case.inputs]
-    shared = run_in_place(OP, inputs, case.attributes, {1: 3, 2: 4}, threads, **case.arguments)
+    caches = {1: 3, 2: 4} if len(got) > 2 else {1: 3}
+    shared = run_in_place(OP, inputs, case.attributes, caches, threads, **case.arguments)
     for y, want in zip(shared, got, strict=True):
         np.testing.assert_array_equal(y.view(np.uint8), want.view(np.uint8))
 
@@ -183,7 +185,13 @@ def test_refused_inputs(position, value, text):
         ({"local_window_size": 0}, "local_window_size is 0"),
         ({"rotary_offset": 4}, "rotary_offset is 4"),
         ({"do_rotary": 1}, "cos_cache and sin_cache are missing"),
-        ({"kv_cache_layout": "LATENT"}, "kv_cache_layout is 'LATENT'"),
+        ({"kv_cache_layout": "JOINT"}, "kv_cache_layout is 'JOINT', expected SEPARATE or LATENT"),
+        ({"kv_cache_layout": "LATENT"}, "kv_num_heads is 2, expected 1 with kv_cache_layout = LATENT"),
+        ({"kv_cache_layout": "LATENT", "kv_num_heads": 1}, "value_cache is given"),
+        ({"v_head_size": 4}, "v_head_size is 4, expected 0 without"),
+        ({"k_cache_dtype": "uint4"}, "k_cache_dtype is 'uint4', supported: "),
+        ({"v_cache_dtype": "float4e2m1"}, "v_cache_dtype is 'float4e2m1', supported: "),
+        ({"v_cache_dtype": "int8"}, "the cache is float, v_cache_dtype means int8"),
         ({"k_quant_type": "SOME"}, "k_quant_type is 'SOME'"),
         ({"k_quant_type": "PER_TENSOR"}, "must both be NONE"),
         ({"k_quant_type": "PER_TENSOR", "v_quant_type": "PER_TENSOR"}, "k_scale is missing"),

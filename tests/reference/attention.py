@@ -71,7 +71,7 @@ def decode(codes, scale, bits, width):
     if bits == 0:
         return codes.astype(f64)
     if bits == 4:
-        u = np.stack([codes & 15, codes >> 4], -1).reshape(*codes.shape[:-1], -1)[..., :width]
+        u = np.stack([codes & 15, codes >> 4], -1).reshape(*codes.shape[:-1], 2 * codes.shape[-1])[..., :width]
         return (u.astype(f64) - 8) * scale
     return codes.astype(f64) * scale
 

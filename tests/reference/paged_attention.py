@@ -11,14 +11,19 @@ from reference.attention import at, attend, decode, encode, rms_norm, rotate
 def paged_attention(attrs, inputs):
     """inputs by position: query, key, value, key_cache, value_cache [pages, block_size, heads, D], cumulative lengths [B + 1],
     past lengths [B], table [B, pages], cos, sin, slots [tokens], sink, norm weights of q and k, scales of k and v.
+    Layout LATENT: no value and no value_cache; values are the first v_head_size channels of the keys.
 
-    Returns output [tokens, N * D] in float64, and the caches in their type."""
+    Returns output [tokens, N * D] in float64, and the caches in their type (with LATENT one)."""
     n, nk = attrs["num_heads"], attrs["kv_num_heads"]
     query, dtype = inputs[0], inputs[0].dtype
-    key_cache, value_cache = inputs[3].copy(), inputs[4].copy()
+    latent, bits = attrs.get("kv_cache_layout", "SEPARATE") == "LATENT", 4 if attrs.get("k_cache_dtype") == "int4" else 8
+    key_cache, value_cache = inputs[3].copy(), None if latent else inputs[4].copy()
     cumulative, past, table = inputs[5], inputs[6], inputs[7]
-    tokens, width, size = query.shape[0], key_cache.shape[3], key_cache.shape[1]
-    if at(inputs, 1) is None:
+    tokens, size = query.shape[0], key_cache.shape[1]
+    width = query.shape[1] // (n if at(inputs, 1) is not None else n + 2 * nk)
+    if latent:
+        q, k, v = query.reshape(tokens, n, width), inputs[1].reshape(tokens, nk, width), None
+    elif at(inputs, 1) is None:
         packed = query.reshape(tokens, n + 2 * nk, width)
         q, k, v = packed[:, :n], packed[:, n : n + nk], packed[:, n + nk :]
     else:
@@ -38,9 +43,10 @@ def paged_attention(attrs, inputs):
             return y.astype(dtype)
 
         q, k = turned(q), turned(k)
-    scales, bits = [], 0
+    if attrs.get("k_quant_type", "NONE") == "NONE":
+        bits = 0
+    scales = []
     for i, kind in ((14, attrs.get("k_quant_type", "NONE")), (15, attrs.get("v_quant_type", "NONE"))):
-        bits = 0 if kind == "NONE" else 8
         one = np.ones((1, 1))
         scales.append(one if kind == "NONE" else inputs[i].reshape(1, 1) if kind == "PER_TENSOR" else inputs[i].reshape(nk, width))
     slots = at(inputs, 10)
@@ -49,11 +55,12 @@ def paged_attention(attrs, inputs):
         slot = int(slots[t]) if slots is not None else page * size + int(p % size) if page >= 0 else -1
         if slot < 0:
             continue
-        for cache, new, scale in ((key_cache, k, scales[0]), (value_cache, v, scales[1])):
+        for cache, new, scale in ((key_cache, k, scales[0]), (value_cache, v, scales[1]))[: 1 if latent else 2]:
             cache[slot // size, slot % size] = encode(new[t], scale, cache.dtype, bits)
     scale, window = attrs.get("scale", 0.0) or 1 / math.sqrt(width), attrs.get("local_window_size", -1)
     sink = at(inputs, 11)
-    output = np.zeros((tokens, n, width))
+    v_width = attrs.get("v_head_size", 0) or width
+    output = np.zeros((tokens, n, v_width))
     for t, (b, p) in enumerate(zip(owner, positions, strict=True)):
         low = max(0, int(p) - window + 1) if window > 0 else 0
         high = int(p) + 1 if attrs.get("is_causal", 1) else int(past[b] + cumulative[b + 1] - cumulative[b])
@@ -64,7 +71,9 @@ def paged_attention(attrs, inputs):
             g = h // (n // nk)
             keys, values = (
                 decode(cache[pages, rows % size, g], s[g if len(s) > 1 else 0], bits, width)
-                for cache, s in ((key_cache, scales[0]), (value_cache, scales[1]))
+                for cache, s in ((key_cache, scales[0]), (key_cache, scales[0]) if latent else (value_cache, scales[1]))
             )
+            values = values[:, :v_width]
             output[t, h] = attend(q[t, h], keys, values, scale, attrs.get("softcap", 0.0), None, None if sink is None else sink[h])[0]
-    return output.reshape(tokens, n * width), key_cache, value_cache
+    output = output.reshape(tokens, n * v_width)
+    return (output, key_cache) if latent else (output, key_cache, value_cache)
