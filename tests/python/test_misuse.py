@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Calls that users get wrong: each gives an error that says what to do, and what it was called on works afterwards."""
 
+import os
+import shlex
 import subprocess
 import sys
 import threading
@@ -156,11 +158,21 @@ def test_a_damaged_tokenizer_is_named(demo, tmp_path):
         generator.generate("a", 1)
 
 
+def command_in_shell(arguments):
+    """The command with redirections. A preloaded sanitizer is for the command: the shell itself may crash under it."""
+    environment = os.environ.copy()
+    preload = shlex.quote(environment.pop("LD_PRELOAD", ""))
+    return subprocess.run(
+        ["bash", "-c", f"LD_PRELOAD={preload} exec {sys.executable} -m hotset {arguments}"],
+        env=environment,
+        capture_output=True,
+        text=True,
+    )
+
+
 @pytest.mark.parametrize("redirection", ["<&-", ">&- -p x", ">/dev/full -p x"])
 def test_closed_and_full_streams(redirection):
-    done = subprocess.run(
-        ["bash", "-c", f"exec {sys.executable} -m hotset generate demo -n 2 {redirection}"], capture_output=True, text=True
-    )
+    done = command_in_shell(f"generate demo -n 2 {redirection}")
     assert done.returncode != 0 and "Traceback" not in done.stderr and "hotset: " in done.stderr
     if "/dev/full" in redirection:
         assert done.stderr == "hotset: standard output cannot be written: No space left on device\n"
@@ -168,8 +180,7 @@ def test_closed_and_full_streams(redirection):
 
 @pytest.mark.parametrize("redirection", ["2>&-", "2>/dev/full"])
 def test_text_without_standard_error(redirection):
-    command = f"exec {sys.executable} -m hotset generate demo -p 'In the beginning' -n 2 --stats"
-    done = subprocess.run(["bash", "-c", f"{command} {redirection}"], capture_output=True, text=True)
+    done = command_in_shell(f"generate demo -p 'In the beginning' -n 2 --stats {redirection}")
     with hotset.Generator("demo") as generator:
         assert (done.returncode, done.stdout) == (0, generator.generate("In the beginning", 2) + "\n")
 
