@@ -33,7 +33,7 @@ struct QuantMatrix {
 // A NaN or infinity in x gives NaN or infinity in the outputs of that row.
 // Kernels never allocate and keep no state: any number of threads may call them.
 struct QuantGemm {
-  // Bytes that `prepare` writes for m rows of length k; a multiple of 64. The layout is private to the table that wrote it.
+  // Bytes that `prepare` writes for m rows of length k: a multiple of 64, never above m times those of one row. Only its table reads them.
   size_t (*prepared_bytes)(int64_t m, int64_t k);
 
   // x: m rows of k float32, row i at x + i * ldx. Writes rows [m0, m1) only, so that threads can share the work. m is that of

@@ -49,8 +49,11 @@ static const QuantGemm& fewer_rows();
 
 template <int BITS, int RUN>
 static size_t prepared_bytes(int64_t m, int64_t k) {
-  if (m < kAmxRows) return fewer_rows<BITS, RUN>().prepared_bytes(m, k);
-  return (size_t)(m * Row::make(nullptr, k, RUN).stride());
+  const size_t bytes = (size_t)(m * Row::make(nullptr, k, RUN).stride());
+  if (m >= kAmxRows) return bytes;
+  // Not less than here: rows never need more than as many single ones (quant_gemm.h).
+  const size_t fewer = fewer_rows<BITS, RUN>().prepared_bytes(m, k);
+  return fewer > bytes ? fewer : bytes;
 }
 
 template <int BITS, int RUN>

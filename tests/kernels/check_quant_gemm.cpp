@@ -232,6 +232,8 @@ void check(const std::vector<Tier>& all, const Problem& p) {
     const QuantGemm& g = t.tables[t.smallest_block == 0 ? 0 : p.bits == 2 ? 0 : p.bits == 4 ? 1 : 2];
     const size_t prepared_bytes = g.prepared_bytes(p.m, p.k), scratch_bytes = g.scratch_bytes(p.m, p.n, p.k);
     if (prepared_bytes % 64 != 0) describe(t.name, p, "prepared_bytes is not a multiple of 64");
+    if (prepared_bytes > static_cast<size_t>(p.m) * g.prepared_bytes(1, p.k))
+      describe(t.name, p, "the rows need more bytes than as many single ones");
     GuardedBytes prepared(prepared_bytes), scratch((scratch_bytes + 63) / 64 * 64);
     std::memset(prepared.data(), 0xa5, prepared.size());
     std::memset(scratch.data(), 0xff, scratch.size());
