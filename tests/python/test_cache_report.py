@@ -45,7 +45,7 @@ def test_demo(demo):
 
 def info(*arguments, code=0):
     command = [sys.executable, "-m", "hotset", "info", *map(str, arguments)]
-    done = subprocess.run(command, capture_output=True, text=True, encoding="utf-8", timeout=120)
+    done = subprocess.run(command, capture_output=True, text=True, encoding="utf-8", timeout=600)
     assert done.returncode == code, done.stderr
     return done.stderr if code else done.stdout
 

@@ -14,7 +14,7 @@ HOSTS = pathlib.Path(__file__).resolve().parents[1] / "hosts"
 
 def generate(program, demo, reference, certain_tokens):
     arguments = [demo / "model.onnx", 64, 128, len(certain_tokens), *reference["prompt_ids"]]
-    done = subprocess.run([*program, *map(str, arguments)], capture_output=True, text=True, timeout=120)
+    done = subprocess.run([*program, *map(str, arguments)], capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
     return [int(line) for line in done.stdout.split()]
 

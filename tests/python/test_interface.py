@@ -177,13 +177,13 @@ def test_run_async(add_path):
 
     with hotset.InferenceSession(add_path) as session:
         session.run_async(["z"], {"x": X}, callback, "user data")
-        assert done.wait(60)
+        assert done.wait(600)
         (values, user_data, error) = results.pop()
         np.testing.assert_array_equal(values[0], X * X)
         assert (user_data, error) == ("user data", "")
         done.clear()
         session.run_async(["nowhere"], {"x": X}, callback)
-        assert done.wait(60)
+        assert done.wait(600)
         assert results[0][0] == [] and "nowhere" in results[0][2]
 
 

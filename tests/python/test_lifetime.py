@@ -60,7 +60,7 @@ def test_outputs_are_freed(add_path):
 
 
 def python(code):
-    return subprocess.run([sys.executable, "-X", "dev", "-c", code], capture_output=True, text=True, timeout=120)
+    return subprocess.run([sys.executable, "-X", "dev", "-c", code], capture_output=True, text=True, timeout=600)
 
 
 @pytest.mark.parametrize(

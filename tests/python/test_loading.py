@@ -11,7 +11,7 @@ import pytest
 
 def start(library, *arguments):
     environment = os.environ | {"HOTSET_LIBRARY": str(library)}
-    return subprocess.run(list(map(str, arguments)), env=environment, capture_output=True, text=True, timeout=60)
+    return subprocess.run(list(map(str, arguments)), env=environment, capture_output=True, text=True, timeout=600)
 
 
 def import_with(library):
@@ -60,7 +60,7 @@ def test_other_programs_get_an_import_error(tmp_path):
         done = start(library, sys.executable, *program)
         assert done.returncode == 1 and "Traceback" in done.stderr and "ImportError: hotset: cannot load" in done.stderr
     environment = os.environ | {"HOTSET_LIBRARY": str(library), "PYTHONPATH": os.pathsep.join([os.fspath(tmp_path), *sys.path])}
-    done = subprocess.run([sys.executable, "-m", "other", "hotset"], env=environment, capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-m", "other", "hotset"], env=environment, capture_output=True, text=True, timeout=600)
     assert done.returncode == 1 and "Traceback" in done.stderr and "ImportError" in done.stderr
 
 

@@ -53,7 +53,7 @@ print(json.dumps([anonymous() - before, rows]))
 
 
 def measure(path, length, how="path"):
-    done = subprocess.run([sys.executable, "-c", MEASURE, str(path), str(length), how], capture_output=True, text=True, timeout=120)
+    done = subprocess.run([sys.executable, "-c", MEASURE, str(path), str(length), how], capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 

@@ -173,7 +173,7 @@ def test_endless_standard_input():
     )
     try:
         command = [sys.executable, "-m", "hotset", "generate", "demo"]
-        done = subprocess.run(command, stdin=writer.stdout, capture_output=True, text=True, timeout=120)
+        done = subprocess.run(command, stdin=writer.stdout, capture_output=True, text=True, timeout=600)
         assert writer.poll() is None
     finally:
         writer.kill()

@@ -165,7 +165,7 @@ def test_close_while_running(add_path):
     thread.start()
     session.run(None, {"x": x})
     session.close()
-    thread.join(60)
+    thread.join(600)
     assert stopped
 
 

@@ -31,7 +31,7 @@ print(json.dumps([session.plan()["threads"], len(os.listdir("/proc/self/task")) 
 
 def count_threads(path, *, prefix=(), mask=(), environment=None):
     command = [*prefix, sys.executable, "-c", COUNT, str(path), *mask]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=os.environ | (environment or {}))
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600, env=os.environ | (environment or {}))
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 
