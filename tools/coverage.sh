@@ -14,7 +14,7 @@ else
 fi
 "$python" -m mesonbuild.mesonmain compile -C "$build" ${JOBS:+-j "$JOBS"}
 find "$build" -name '*.gcda' -delete
-"$python" -m mesonbuild.mesonmain test -C "$build" --no-rebuild --print-errorlogs --num-processes "${JOBS:-2}" --timeout-multiplier 10
+"$python" -m mesonbuild.mesonmain test -C "$build" --no-rebuild --print-errorlogs --num-processes "${JOBS:-2}" --timeout-multiplier 30
 
 "$python" tools/gen_cdef.py include/hotset/hotset.h python/hotset/_cdef.h
 export PYTHONPATH=$PWD/python HOTSET_LIBRARY=$PWD/$build/native/libhotset.so.1 HOTSET_TEST_BUILD=$PWD/$build
