@@ -138,19 +138,20 @@ Status bench(const std::shared_ptr<Gpu>& gpu, const std::string& folder, size_t 
     at += n;
   }
   for (const Upload::Way way : {Upload::Way::ring, Upload::Way::in_place}) {
-    for (int n_threads : {1, 2, 4, 8, 16}) {
-      if (n_threads > n_processors) continue;
+    for (const auto& [n_threads, pinned_mib] :
+         {std::pair{1, 32}, {2, 32}, {4, 32}, {8, 16}, {8, 32}, {8, 64}, {12, 64}, {16, 32}, {16, 64}, {16, 128}}) {
+      if (n_threads > n_processors || (way == Upload::Way::in_place && pinned_mib != 32)) continue;
       ThreadPool pool(n_threads);
       double best = 1e9, first = 0;
       for (int round = 0; round < 3; ++round) {
         const double start = seconds();
-        HOTSET_TRY(upload(gpu, pool, pieces, {.way = way}));
+        HOTSET_TRY(upload(gpu, pool, pieces, {.way = way, .pinned_bytes = static_cast<size_t>(pinned_mib) << 20}));
         best = std::min(best, seconds() - start);
         if (round == 0) first = best;
       }
       const double bytes = static_cast<double>(file.bytes());
-      std::printf("upload %-8s %2d threads: %5.1f GB/s, %.2f of pinned (first time %.1f GB/s)\n",
-                  way == Upload::Way::ring ? "ring" : "in place", n_threads, bytes / best / 1e9, bytes / best / pinned,
+      std::printf("upload %-8s %2d threads, %3d MiB: %5.1f GB/s, %.2f of pinned (first time %.1f GB/s)\n",
+                  way == Upload::Way::ring ? "ring" : "in place", n_threads, pinned_mib, bytes / best / 1e9, bytes / best / pinned,
                   bytes / first / 1e9);
       std::fflush(stdout);
     }
