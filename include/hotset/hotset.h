@@ -394,7 +394,8 @@ HOTSET_API void hotset_sampler_free(hotset_sampler *sampler);
 /* Tells the sampler tokens it did not choose itself (the prompt), for the repetition penalty. */
 HOTSET_API hotset_status hotset_sampler_accept(hotset_sampler *sampler, const int64_t *tokens, size_t token_count);
 /* logits: float32, float16 or bfloat16 of shape (vocabulary); the last row of a higher-rank tensor is used.
- * The chosen token is accepted (see above) and stored in *out. */
+ * The chosen token is accepted (see above) and stored in *out. Logits may lie on a GPU (device HOTSET_CUDA), written by work that
+ * is through; then a few bytes come back in place of the row, but for a draw without top_k or one after a repetition penalty. */
 HOTSET_API hotset_status hotset_sampler_next(hotset_sampler *sampler, const hotset_tensor *logits, int64_t *out);
 
 #ifdef __cplusplus

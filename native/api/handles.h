@@ -4,6 +4,7 @@
 #include <atomic>
 
 #include "api/guard.h"
+#include "session/device_sampler.h"
 #include "session/sampler.h"
 #include "session/session.h"
 
@@ -28,4 +29,5 @@ struct hotset_binding {
 
 struct hotset_sampler {
   hotset::Sampler sampler;
+  hotset::DeviceSampler on_gpu;
 };

@@ -319,7 +319,7 @@ hotset_status hotset_sampler_create(hotset_sampler** out, const hotset_sampler_c
                             .repetition_penalty = or_off(config->repetition_penalty),
                             .seed = config->seed};
     HOTSET_TRY(Sampler::check(c));
-    *out = new hotset_sampler{Sampler(c)};
+    *out = new hotset_sampler{Sampler(c), {}};
     return {};
   });
 }
@@ -337,13 +337,18 @@ hotset_status hotset_sampler_next(hotset_sampler* sampler, const hotset_tensor* 
   return guard([&]() -> Status {
     HOTSET_FAIL_IF(!sampler || !logits || !out, invalid_argument, "sampler, logits or out is NULL");
     Tensor t;
-    HOTSET_TRY(read_tensor(*logits, "logits", &t));
+    hotset_tensor place = *logits;
+    const bool on_gpu = place.struct_size >= offsetof(hotset_tensor, owner) && place.device == HOTSET_CUDA;
+    if (on_gpu) place.device = HOTSET_CPU;  // the checks are the same
+    HOTSET_TRY(read_tensor(place, "logits", &t));
     HOTSET_FAIL_IF(t.dtype != DType::f32 && t.dtype != DType::f16 && t.dtype != DType::bf16, invalid_argument,
                    "logits: element type %s, expected a float", dtype_name(t.dtype));
     HOTSET_FAIL_IF(t.shape.rank == 0 || t.size() == 0, invalid_argument, "logits: shape %s is empty", to_text(t.shape).c_str());
     const int64_t n = t.shape[-1];
     const size_t row = t.bytes() / static_cast<size_t>(t.size()) * static_cast<size_t>(t.size() - n);
-    return sampler->sampler.next(t.dtype, static_cast<const char*>(t.data) + row, n, out);
+    const char* const last = static_cast<const char*>(t.data) + row;
+    if (on_gpu) return sampler->on_gpu.next(sampler->sampler, logits->device_id, t.dtype, last, n, out);
+    return sampler->sampler.next(t.dtype, last, n, out);
   });
 }
 

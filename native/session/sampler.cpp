@@ -123,22 +123,40 @@ int64_t Sampler::choose(const float* w, int64_t n, double total) {
   }
 }
 
-int64_t Sampler::draw(const float* x, int64_t n, float best) {
+// One of n logits, in proportion to its weight, or the first of the best ones when all weights are zero.
+int64_t Sampler::draw_one(const float* x, int64_t n, float best) {
   const float scale = 1.0f / config_.temperature;
-  const bool limited = config_.top_k > 0 && config_.top_k < n;
-  if (limited) keep_largest(x, n, config_.top_k);
-  const float* row = limited ? kept_.data() : x;
-  const int64_t count = limited ? static_cast<int64_t>(kept_.size()) : n;
-  weights_.resize(static_cast<size_t>(count + cpu::kSampleSlack));
+  weights_.resize(static_cast<size_t>(n + cpu::kSampleSlack));
   sums_.clear();
   double total = 0;
-  for (int64_t from = 0; from < count; from += kSumBlock) {
-    sums_.push_back(cpu::sample_kernels().exp_weights(row + from, std::min(kSumBlock, count - from), best, scale, weights_.data() + from));
+  for (int64_t from = 0; from < n; from += kSumBlock) {
+    sums_.push_back(cpu::sample_kernels().exp_weights(x + from, std::min(kSumBlock, n - from), best, scale, weights_.data() + from));
     total += sums_.back();
   }
-  const int64_t i = choose(weights_.data(), count, total);
-  if (i < 0) return std::find(x, x + n, best) - x;
-  return limited ? ids_[static_cast<size_t>(i)] : i;
+  const int64_t i = choose(weights_.data(), n, total);
+  return i < 0 ? std::find(x, x + n, best) - x : i;
+}
+
+int64_t Sampler::draw(const float* x, int64_t n, float best) {
+  if (config_.top_k <= 0 || config_.top_k >= n) return draw_one(x, n, best);
+  keep_largest(x, n, config_.top_k);
+  return ids_[static_cast<size_t>(draw_one(kept_.data(), static_cast<int64_t>(kept_.size()), best))];
+}
+
+bool Sampler::is_greedy(float best) const { return !config_.do_sample || config_.temperature == 0.0f || std::isinf(best); }
+
+int64_t Sampler::candidates(int64_t n) const {
+  if (!seen_.empty()) return 0;
+  if (is_greedy(0)) return 1;
+  return config_.top_k > 0 && config_.top_k < n ? config_.top_k : 0;
+}
+
+Status Sampler::next_of(const int32_t* ids, const float* logits, int64_t n_candidates, int64_t* out) {
+  HOTSET_FAIL_IF(n_candidates <= 0 || ids[0] < 0, invalid_argument, "every logit is NaN");
+  int64_t n = 1;
+  while (n < n_candidates && ids[n] >= 0) ++n;
+  *out = ids[is_greedy(logits[0]) ? 0 : draw_one(logits, n, logits[0])];
+  return accept(out, 1);
 }
 
 Status Sampler::next(DType dtype, const void* logits, int64_t n, int64_t* out) {
@@ -153,8 +171,7 @@ Status Sampler::next(DType dtype, const void* logits, int64_t n, int64_t* out) {
     const bool any = std::any_of(x, x + n, [](float v) { return v == -INFINITY; });
     HOTSET_FAIL_IF(!any, invalid_argument, "every logit is NaN");
   }
-  const bool greedy = !config_.do_sample || config_.temperature == 0.0f || std::isinf(best);
-  *out = greedy ? std::find(x + (best_group - maxima_.begin()) / 16 * cpu::kSampleChunk, x + n, best) - x : draw(x, n, best);
+  *out = is_greedy(best) ? std::find(x + (best_group - maxima_.begin()) / 16 * cpu::kSampleChunk, x + n, best) - x : draw(x, n, best);
   return accept(out, 1);
 }
 

@@ -27,9 +27,16 @@ class Sampler {
   // logits: n values of f32, f16 or bf16.
   Status next(DType dtype, const void* logits, int64_t n, int64_t* out);
 
+  // The same from the best logits of a row of n alone: how many of them, or 0 when it takes the whole row, and they themselves, best
+  // first, the lower id first among equals, id -1 behind the last that is no NaN.
+  int64_t candidates(int64_t n) const;
+  Status next_of(const int32_t* ids, const float* logits, int64_t n_candidates, int64_t* out);
+
  private:
   const float* penalised(DType dtype, const void* logits, int64_t n);
   int64_t draw(const float* x, int64_t n, float best);
+  int64_t draw_one(const float* x, int64_t n, float best);
+  bool is_greedy(float best) const;
   void keep_largest(const float* x, int64_t n, int64_t k);
   int64_t choose(const float* w, int64_t n, double total);
   double uniform();

@@ -3,13 +3,32 @@
 #include "cuda/sample.h"
 
 #include "device_arrays.h"
-#include "session/sampler.h"
+#include "session/device_sampler.h"
 
 using namespace device_check;
 
 namespace {
 
 constexpr DType kFloats[] = {DType::f32, DType::f16, DType::bf16};
+
+// Tokens from logits on the device are those from the same logits on the host.
+void check_sampler(const cuda::SampleCall& c, int64_t r, const Values& logits) {
+  const size_t row = static_cast<size_t>(r * c.row_stride) * element_bytes(c.type);
+  for (const Sampler::Config& config : {Sampler::Config{}, Sampler::Config{true, 20, 0.9f, 0.8f, 1.0f, 5},
+                                        Sampler::Config{true, 0, 0.95f, 1.0f, 1.0f, 6}, Sampler::Config{false, 0, 1, 1, 1.5f, 7}}) {
+    Sampler host(config), device(config);
+    DeviceSampler from_device;
+    for (int draw = 0; draw < 3; ++draw) {
+      int64_t token = -1, seen = -1;
+      const Status status = host.next(c.type, logits.bytes.data() + row, c.n, &token);
+      const Status other = from_device.next(device, 0, c.type, static_cast<const char*>(c.logits) + row, c.n, &seen);
+      if (status.code() == other.code() && token == seen) continue;
+      std::printf("the sampler chooses %lld on the host, %lld on the device: %s\n", static_cast<long long>(token),
+                  static_cast<long long>(seen), other.text().c_str());
+      std::exit(1);
+    }
+  }
+}
 
 void check(const Device& device, std::mt19937& rng) {
   cuda::SampleCall c;
@@ -56,16 +75,7 @@ void check(const Device& device, std::mt19937& rng) {
                   static_cast<long long>(c.n), c.k, kind, i, static_cast<long long>(r), id, static_cast<double>(value), wanted);
       std::exit(1);
     }
-    // The sampler refuses a row of NaN alone.
-    Sampler greedy{Sampler::Config{}};
-    int64_t token = -1;
-    const Status status =
-        greedy.next(c.type, logits.bytes.data() + static_cast<size_t>(r * c.row_stride) * element_bytes(c.type), c.n, &token);
-    int32_t first = 0;
-    std::memcpy(&first, &got_ids[static_cast<size_t>(r * c.k) * 4], 4);
-    if (status.ok() ? token == first : first == -1) continue;
-    std::printf("the sampler chooses %lld, the device %d\n", static_cast<long long>(token), first);
-    std::exit(1);
+    check_sampler(c, r, logits);
   }
 }
 

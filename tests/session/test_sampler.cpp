@@ -81,8 +81,10 @@ void frequencies_follow_the_distribution() {
         for (int i = 0; i < n; ++i) {
           const double e = p[static_cast<size_t>(i)] * kDraws;
           const int got = count[static_cast<size_t>(i)];
-          if (p[static_cast<size_t>(i)] == 0) expect(got == 0, "only the allowed tokens are drawn", n * 100 + kind);
-          else expect(std::fabs(got - e) < 6 * std::sqrt(e) + 6, "frequencies agree", n * 100 + kind);
+          if (p[static_cast<size_t>(i)] == 0)
+            expect(got == 0, "only the allowed tokens are drawn", n * 100 + kind);
+          else
+            expect(std::fabs(got - e) < 6 * std::sqrt(e) + 6, "frequencies agree", n * 100 + kind);
         }
       }
     }
@@ -98,11 +100,13 @@ void greedy_and_penalty() {
   c.repetition_penalty = 2.0f;
   Sampler penalty(c);
   const int64_t expected[] = {1, 3, 1};  // 5, 5 -> 2.5, 5 -> 2.5, 2.5
-  for (int64_t want : expected) expect(penalty.next(DType::f32, x.data(), 5, &token).ok() && token == want, "the penalty divides once", want);
+  for (int64_t want : expected)
+    expect(penalty.next(DType::f32, x.data(), 5, &token).ok() && token == want, "the penalty divides once", want);
   const std::vector<float> negative = {-1.0f, -1.5f};
   Sampler again(c);
   const int64_t first = 0;
-  expect(again.accept(&first, 1).ok() && again.next(DType::f32, negative.data(), 2, &token).ok() && token == 1, "a negative logit is multiplied");
+  expect(again.accept(&first, 1).ok() && again.next(DType::f32, negative.data(), 2, &token).ok() && token == 1,
+         "a negative logit is multiplied");
   const std::vector<float> nans(3, NAN);
   expect(!greedy.next(DType::f32, nans.data(), 3, &token).ok(), "a row of NaN is refused");
   expect(!greedy.next(DType::f32, nans.data(), 0, &token).ok(), "an empty row is refused");
@@ -111,6 +115,41 @@ void greedy_and_penalty() {
   for (const Sampler::Config& bad : {Sampler::Config{true, 0, 0.0f}, Sampler::Config{true, 0, 1.5f}, Sampler::Config{true, 0, NAN},
                                      Sampler::Config{true, 0, 1.0f, -1.0f}, Sampler::Config{true, 0, 1.0f, 1.0f, 0.0f}})
     expect(!Sampler::check(bad).ok(), "a bad configuration is refused");
+}
+
+// The best logits of a row choose as the row does.
+void candidates_choose_the_same() {
+  std::mt19937 random(13);
+  for (int n : {1, 2, 64, 3000}) {
+    for (int kind = 0; kind < 5; ++kind) {
+      const std::vector<float> x = random_row(random, n, kind);
+      std::vector<int32_t> order;
+      for (int i = 0; i < n; ++i)
+        if (!std::isnan(x[static_cast<size_t>(i)])) order.push_back(i);
+      std::stable_sort(order.begin(), order.end(),
+                       [&](int32_t a, int32_t b) { return x[static_cast<size_t>(a)] > x[static_cast<size_t>(b)]; });
+      order.resize(static_cast<size_t>(n), -1);
+      std::vector<float> best;
+      for (const int32_t i : order) best.push_back(i < 0 ? -INFINITY : x[static_cast<size_t>(i)]);
+      for (const Sampler::Config& c : {Sampler::Config{}, Sampler::Config{true, 5, 0.9f, 0.7f, 1.0f, 3},
+                                       Sampler::Config{true, 40, 1.0f, 1.5f, 1.0f, 4}, Sampler::Config{true, 7, 1.0f, 0.0f, 1.0f, 5}}) {
+        Sampler whole(c), part(c);
+        const int64_t k = part.candidates(n);
+        expect(!c.do_sample || c.temperature == 0.0f ? k == 1 : k == (c.top_k < n ? c.top_k : 0), "the number of candidates", k);
+        if (k == 0) continue;
+        for (int draw = 0; draw < 50; ++draw) {
+          int64_t token = -1, of = -1;
+          const bool ok = whole.next(DType::f32, x.data(), n, &token).ok();
+          expect(part.next_of(order.data(), best.data(), k, &of).ok() == ok && token == of, "candidates choose as the row", n * 100 + kind);
+        }
+      }
+    }
+  }
+  Sampler::Config penalty;
+  penalty.repetition_penalty = 2.0f;
+  Sampler sampler(penalty);
+  const int64_t token = 3;
+  expect(sampler.candidates(10) == 1 && sampler.accept(&token, 1).ok() && sampler.candidates(10) == 0, "a penalty takes the whole row");
 }
 
 void same_bits_on_every_instruction_set() {
@@ -140,7 +179,9 @@ void same_bits_on_every_instruction_set() {
         if (k == tiers[0]) {
           w0 = w, maxima0 = maxima, ids0 = ids, sum0 = sum, above0 = above;
           for (int i = 0; i < n; ++i) {
-            const double want = x[static_cast<size_t>(i)] > -INFINITY ? std::exp((static_cast<double>(x[static_cast<size_t>(i)]) - 3.0) * static_cast<double>(0.8f)) : 0.0;
+            const double want = x[static_cast<size_t>(i)] > -INFINITY
+                                    ? std::exp((static_cast<double>(x[static_cast<size_t>(i)]) - 3.0) * static_cast<double>(0.8f))
+                                    : 0.0;
             const double room = want > 0 ? 3e-7 * (1 + std::fabs(static_cast<double>(x[static_cast<size_t>(i)]) - 3.0)) * want : 0;
             if (x[static_cast<size_t>(i)] < 3.0f) expect(std::fabs(w[static_cast<size_t>(i)] - want) <= room, "weights are accurate", i);
           }
@@ -157,6 +198,7 @@ void same_bits_on_every_instruction_set() {
 int main() {
   frequencies_follow_the_distribution();
   greedy_and_penalty();
+  candidates_choose_the_same();
   same_bits_on_every_instruction_set();
   if (!failures) std::printf("ok\n");
   return failures ? EXIT_FAILURE : EXIT_SUCCESS;
