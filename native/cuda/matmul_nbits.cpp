@@ -5,11 +5,13 @@
 #include <algorithm>
 
 #include "cuda/matmul.h"
+#include "cuda/moe_wgmma.h"
 
 namespace hotset::cuda {
 namespace {
 
 constexpr int kMostWarps = 8, kStages = 3;   // of matmul_nbits_gemv.cuh
+constexpr int kWgmmaRows = 32;               // more rows go through wgmma
 constexpr int kGemvRows = 64;                // more rows are decoded once and multiplied as a dense matrix
 constexpr int64_t kDecodedBytes = 64 << 20;  // of the rows that are decoded at a time
 
@@ -135,19 +137,81 @@ Status launch_gemm(Gpu& gpu, Stream stream, const NBitsParams& p, void* workspac
   return {};
 }
 
+// One matrix as a group of one expert: raw int4 rows without padding.
+bool wgmma_fits(const Gpu& gpu, const NBitsParams& p) {
+  return p.bits == 4 && !p.prepacked && p.a_type != 1 && p.scale_type == p.a_type && (!p.zeros || p.zero_type == 2) &&
+         (!p.bias || p.bias_type == p.a_type) && p.row_bytes * 2 == p.k && aligned(p.codes, 16) &&
+         moe_wgmma_takes(gpu.limits(), static_cast<DType>(p.a_type), p.k, p.n, int64_t{1} << p.block_shift, 1);
+}
+
+// workspace | 4 addresses | 2 offsets | m rows | A in chunk order
+struct WgmmaPlaces {
+  size_t offsets = 4 * sizeof(uint64_t), rows = 64, x, bytes;
+  explicit WgmmaPlaces(const NBitsParams& p)
+      : x((rows + static_cast<size_t>(p.m) * sizeof(int32_t) + 255) / 256 * 256),
+        bytes(x + static_cast<size_t>(p.m * chunk_columns(p.k)) * 2) {}
+};
+
+Status launch_wgmma(Gpu& gpu, Stream stream, const NBitsParams& p, void* workspace) {
+  const WgmmaPlaces places(p);
+  char* const base = static_cast<char*>(workspace);
+  NBitsGroupParams group = {};
+  group.addresses = reinterpret_cast<uint64_t*>(base);
+  group.offsets = reinterpret_cast<int32_t*>(base + places.offsets);
+  group.rows = reinterpret_cast<int32_t*>(base + places.rows);
+  group.codes = reinterpret_cast<uint64_t>(p.codes);
+  group.scales = reinterpret_cast<uint64_t>(p.scales);
+  group.zeros = reinterpret_cast<uint64_t>(p.zeros);
+  group.bias = reinterpret_cast<uint64_t>(p.bias);
+  group.m = p.m;
+  HOTSET_ASSIGN(const Function function, gpu.function("matmul_nbits", "hotset_nbits_group"));
+  HOTSET_TRY(launch_with(
+      gpu, stream, {.function = function, .grid_x = static_cast<unsigned>(ceil_div(p.m, 256)), .block = 256, .overlap = true}, group));
+  HOTSET_TRY(moe_gather_chunks(gpu, stream, p.a, group.rows, p.m, p.k, base + places.x));
+  MoeWgmmaParams product = {};
+  product.offsets = group.offsets;
+  product.weights = group.addresses;
+  product.scales = group.addresses + 1;
+  product.zeros = p.zeros ? group.addresses + 2 : nullptr;
+  product.biases = p.bias ? group.addresses + 3 : nullptr;
+  product.out = p.y;
+  product.experts = 1;
+  product.n = product.out_columns = p.n;
+  product.k = p.k;
+  product.blocks = p.blocks;
+  product.block_shift = p.block_shift;
+  product.row_step = 1;
+  const Current current(gpu);  // for the tensor map
+  return moe_wgmma(gpu, stream, static_cast<DType>(p.a_type), false, product, base + places.x, p.m);
+}
+
 }  // namespace
 
 NBitsForm nbits_form(const Gpu& gpu, const NBitsParams& p) {
   if (p.k == 0) return NBitsForm::any;
+  if (p.m > kWgmmaRows && wgmma_fits(gpu, p)) return NBitsForm::wgmma;
   if (p.m > kGemvRows) return NBitsForm::gemm;
   return gemv_fits(p) && gemv_rows(gpu, p) > 0 ? NBitsForm::gemv : p.m > 16 ? NBitsForm::gemm : NBitsForm::any;
 }
 
-const char* nbits_form_name(NBitsForm form) { return form == NBitsForm::any ? "any" : form == NBitsForm::gemv ? "gemv" : "gemm"; }
-
-size_t nbits_workspace(const Gpu& gpu, const NBitsParams& p) {
-  return nbits_form(gpu, p) == NBitsForm::gemm ? static_cast<size_t>(decoded_rows(p)) * p.k * element_bytes(p.a_type) : 0;
+const char* nbits_form_name(NBitsForm form) {
+  static const char* const names[] = {"any", "gemv", "gemm", "wgmma"};
+  return names[static_cast<int>(form)];
 }
+
+size_t nbits_workspace(NBitsForm form, const NBitsParams& p) {
+  switch (form) {
+    case NBitsForm::any:
+    case NBitsForm::gemv:
+      return 0;
+    case NBitsForm::gemm:
+      return static_cast<size_t>(decoded_rows(p)) * static_cast<size_t>(p.k) * static_cast<size_t>(element_bytes(p.a_type));
+    case NBitsForm::wgmma:
+      return WgmmaPlaces(p).bytes;
+  }
+  return 0;
+}
+size_t nbits_workspace(const Gpu& gpu, const NBitsParams& p) { return nbits_workspace(nbits_form(gpu, p), p); }
 
 Status launch_nbits_as(NBitsForm form, Gpu& gpu, Stream stream, const NBitsParams& p, void* workspace) {
   if (p.m == 0 || p.n == 0) return {};
@@ -159,13 +223,16 @@ Status launch_nbits_as(NBitsForm form, Gpu& gpu, Stream stream, const NBitsParam
       return launch_gemv(gpu, stream, p);
     case NBitsForm::gemm:
       return launch_gemm(gpu, stream, p, workspace);
+    case NBitsForm::wgmma:
+      HOTSET_FAIL_IF(!wgmma_fits(gpu, p), unsupported, "the form of the weights has no wgmma kernel");
+      return launch_wgmma(gpu, stream, p, workspace);
   }
   return {};
 }
 
 Status launch_nbits(Gpu& gpu, Stream stream, const NBitsParams& p, void* workspace) {
   const NBitsForm form = nbits_form(gpu, p);
-  return launch_nbits_as(form == NBitsForm::gemm && !workspace ? NBitsForm::any : form, gpu, stream, p, workspace);
+  return launch_nbits_as(nbits_workspace(form, p) > 0 && !workspace ? NBitsForm::any : form, gpu, stream, p, workspace);
 }
 
 }  // namespace hotset::cuda

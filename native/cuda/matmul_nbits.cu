@@ -110,3 +110,17 @@ __device__ void dequantise(const NBitsParams& p) {
 HOTSET_NBITS(hotset::cuda::Half, f16)
 HOTSET_NBITS(hotset::cuda::Bfloat, bf16)
 HOTSET_NBITS(float, f32)
+
+extern "C" __global__ void __launch_bounds__(256) hotset_nbits_group(const hotset::cuda::NBitsGroupParams p) {
+  hotset::cuda::release_successor();
+  hotset::cuda::wait_for_predecessor();
+  const int i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (i < p.m) p.rows[i] = i;
+  if (i != 0) return;
+  p.addresses[0] = p.codes;
+  p.addresses[1] = p.scales;
+  p.addresses[2] = p.zeros;
+  p.addresses[3] = p.bias;
+  p.offsets[0] = 0;
+  p.offsets[1] = p.m;
+}

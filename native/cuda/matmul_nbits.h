@@ -8,9 +8,10 @@
 namespace hotset::cuda {
 
 enum class NBitsForm {
-  any,   // one warp a column: every form of the operator
-  gemv,  // tensor cores, few rows: zero points as codes, scales of the activations' type that belong to whole 16 bytes of codes
-  gemm,  // rows of codes decoded to the activations' type, then a dense product: many rows
+  any,    // one warp a column: every form of the operator
+  gemv,   // tensor cores, few rows: zero points as codes, scales of the activations' type that belong to whole 16 bytes of codes
+  gemm,   // rows of codes decoded to the activations' type, then a dense product: many rows
+  wgmma,  // many rows of 16-bit activations and raw int4 codes on sm_90a: decoded in registers
 };
 
 // What serves p (sizes and types are read; pointers say what is there and how it is aligned).
@@ -19,6 +20,7 @@ const char* nbits_form_name(NBitsForm form);
 
 // Bytes of workspace of a call.
 size_t nbits_workspace(const Gpu& gpu, const NBitsParams& p);
+size_t nbits_workspace(NBitsForm form, const NBitsParams& p);
 // Weights at odd addresses, which the choice above did not know, are served without workspace.
 Status launch_nbits(Gpu& gpu, Stream stream, const NBitsParams& p, void* workspace);
 

@@ -31,4 +31,13 @@ struct NBitsParams {
   std::int32_t n0, n_rows;
 };
 
+// Tables that make one matrix a group of one expert (moe_wgmma_params.h), and its rows the rows of A in their order.
+struct NBitsGroupParams {
+  std::uint64_t* addresses;  // [4]: codes, scales, zeros, bias
+  std::int32_t* offsets;     // [2]
+  std::int32_t* rows;        // [m]
+  std::uint64_t codes, scales, zeros, bias;
+  std::int32_t m;
+};
+
 }  // namespace hotset::cuda

@@ -10,7 +10,7 @@ using namespace device_check;
 namespace {
 
 constexpr DType kFloats[] = {DType::f32, DType::f16, DType::bf16};
-const char* const kNames[] = {"any", "gemv", "gemm"};
+const char* const kNames[] = {"any", "gemv", "gemm", "wgmma"};
 
 struct Case {
   DType type = DType::f16, scale_type = DType::f16, zero_type = DType::undefined, bias_type = DType::undefined;
@@ -37,6 +37,10 @@ Case random_case(std::mt19937& rng) {
   c.n = 1 + rng() % (rng() % 3 ? 70 : 400);
   c.k = 1 + rng() % (rng() % 3 ? 200 : 1500);
   c.prepacked = rng() % 3 == 0;
+  if (rng() % 3 == 0) {  // rows of whole blocks
+    c.k = c.block * (1 + c.k / c.block);
+    c.n = (c.n + 7) / 8 * 8;
+  }
   if (c.prepacked) c.k = (c.k + 63) / 64 * 64, c.n = (c.n + 7) / 8 * 8;
   const DType zeros[] = {DType::undefined, DType::u8, c.type, kFloats[rng() % 3]};
   c.zero_type = zeros[rng() % 4];
@@ -112,7 +116,7 @@ cuda::NBitsParams parameters(const Case& c) {
 }
 
 // Number of forms that ran; ends the program on a wrong result.
-int check(const Device& device, const Case& c, std::mt19937& rng, int (&ran)[3]) {
+int check(const Device& device, const Case& c, std::mt19937& rng, int (&ran)[4]) {
   const Data d(c, rng);
   std::vector<double> wanted, size;
   reference(c, d, &wanted, &size);
@@ -126,10 +130,9 @@ int check(const Device& device, const Case& c, std::mt19937& rng, int (&ran)[3])
   if (c.bias_type != DType::undefined) p.bias = bias.data();
   int n_ran = 0;
   const cuda::NBitsForm chosen = cuda::nbits_form(*device.gpu, p);
-  for (const cuda::NBitsForm form : {cuda::NBitsForm::any, cuda::NBitsForm::gemv, cuda::NBitsForm::gemm}) {
-    const bool exact = form != cuda::NBitsForm::gemm;
-    if (form == cuda::NBitsForm::gemm && form != chosen) continue;  // its workspace is that of the choice
-    const Array y(device, static_cast<size_t>(c.m * c.n) * element_bytes(c.type)), workspace(device, cuda::nbits_workspace(*device.gpu, p));
+  for (const cuda::NBitsForm form : {cuda::NBitsForm::any, cuda::NBitsForm::gemv, cuda::NBitsForm::gemm, cuda::NBitsForm::wgmma}) {
+    const bool exact = form == cuda::NBitsForm::any || form == cuda::NBitsForm::gemv;
+    const Array y(device, static_cast<size_t>(c.m * c.n) * element_bytes(c.type)), workspace(device, cuda::nbits_workspace(form, p));
     p.y = y.data();
     const Status status = cuda::launch_nbits_as(form, *device.gpu, device.stream.get(), p, workspace.data());
     if (form != chosen && status.code() == Code::unsupported) continue;
@@ -192,9 +195,9 @@ void bench_all(const Device& device) {
       c.type = c.scale_type = type;
       c.n = n;
       c.k = k;
-      for (const int64_t m : {1, 4, 16}) {
+      for (const int64_t m : {1, 4, 16, 32, 64}) {
         c.m = m;
-        if (m == 1 || type == DType::f16 || n == 5120) bench(device, c);
+        if (m == 1 || (m <= 16 && type == DType::f16) || n == 5120) bench(device, c);
       }
     }
   for (const int bits : {2, 8})
@@ -239,7 +242,7 @@ int main(int argc, char** argv) {
   const int n_cases = argc > 2 ? std::atoi(argv[2]) : 400;
   std::printf("seed %u\n", seed);
   std::mt19937 rng(seed);
-  int ran[3] = {};
+  int ran[4] = {};
   for (int i = 0; i < n_cases; ++i) check(device, random_case(rng), rng, ran);
   // Sizes of real projections.
   for (const DType type : kFloats) {
@@ -252,6 +255,7 @@ int main(int argc, char** argv) {
       check(device, c, rng, ran);
     }
   }
-  std::printf("MatMulNBits: any %d, gemv %d, gemm %d calls right\n", ran[0], ran[1], ran[2]);
-  return ran[0] && ran[1] && ran[2] ? 0 : 1;
+  std::printf("MatMulNBits: any %d, gemv %d, gemm %d, wgmma %d calls right\n", ran[0], ran[1], ran[2], ran[3]);
+  const bool has_wgmma = device.gpu->limits().compute_capability == 90;
+  return ran[0] && ran[1] && ran[2] && (ran[3] || !has_wgmma) ? 0 : 1;
 }
