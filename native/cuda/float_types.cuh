@@ -50,6 +50,29 @@ template <class T>
 __device__ inline void store_vector(T* p, const Vector<T>& v) {
   *reinterpret_cast<Vector<T>*>(p) = v;
 }
+// The same as a load in whole words that stay packed until they are used.
+template <class T>
+__device__ inline uint4 load_packed(const T* p) {
+  return *reinterpret_cast<const uint4*>(p);
+}
+__device__ inline void unpack(unsigned word, const float*, float* out) { out[0] = __uint_as_float(word); }
+__device__ inline void unpack(unsigned word, const Half*, float* out) {
+  const float2 v = __half22float2(*reinterpret_cast<const __half2*>(&word));
+  out[0] = v.x;
+  out[1] = v.y;
+}
+__device__ inline void unpack(unsigned word, const Bfloat*, float* out) {
+  out[0] = __uint_as_float(word << 16);
+  out[1] = __uint_as_float(word & 0xffff0000u);
+}
+template <class T>
+__device__ inline void unpack(const uint4& v, float (&out)[Vector<T>::kSize]) {
+  constexpr int kEach = 4 / sizeof(T);
+  unpack(v.x, static_cast<const T*>(nullptr), out);
+  unpack(v.y, static_cast<const T*>(nullptr), out + kEach);
+  unpack(v.z, static_cast<const T*>(nullptr), out + 2 * kEach);
+  unpack(v.w, static_cast<const T*>(nullptr), out + 3 * kEach);
+}
 __device__ inline bool is_aligned_16(const void* p) { return (reinterpret_cast<std::uintptr_t>(p) & 15) == 0; }
 
 // Programmatic dependent launch (PTX ISA, griddepcontrol): results of the kernel before this one are visible behind the wait, and

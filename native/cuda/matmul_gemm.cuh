@@ -8,8 +8,11 @@
 //   B (k, n), float32  row of BN / 4 pieces, piece c at c ^ 2 (row & 3)
 //
 // float32 has no tensor core of its own: x is big + small, two TF32 numbers, and a b = big big + big small + small big, of which
-// about 2^-22 of the size of a product is lost.
+// about 2^-22 of the size of a product is lost. Tensor cores cut their sums off, so the sum of a stage begins at zero and is added
+// to that of the stages before it by rounding.
 #pragma once
+#include <type_traits>
+
 #include "cuda/float_types.cuh"
 #include "cuda/matmul_params.h"
 
@@ -46,11 +49,11 @@ __device__ inline void load_matrices(unsigned (&r)[4], unsigned address) {
 __device__ inline void copy_16(unsigned to, const void* from, bool inside) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(inside ? 16 : 0) : "memory");
 }
-// big: x as TF32; small: what is left.
+// big: the leading 11 bits of x, TF32; small: what is left, of which a tensor core reads as many. Infinities have nothing left.
 __device__ inline void split_tf32(unsigned x, unsigned* big, unsigned* small) {
-  asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(*big) : "f"(__uint_as_float(x)));
+  *big = x & 0xffffe000u;
   const float rest = __uint_as_float(x) - __uint_as_float(*big);
-  asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(*small) : "f"((*big & 0x7f800000u) == 0x7f800000u ? 0.0f : rest));
+  *small = (x & 0x7fffffffu) == 0x7f800000u ? 0u : __float_as_uint(rest);
 }
 
 template <class T, int BM_, int BN_, int WM_, int WN_, bool transposed_b>
@@ -62,29 +65,49 @@ struct Tile {
   static constexpr int kABytes = BM * kStageBytes, kBBytes = BN * kStageBytes, kBytes = kABytes + kBBytes;
   static constexpr int kM = WM / 16, kN = WN / 8;  // instructions of a warp
 
-  // A (rows, k) row major: pieces [k0, k0 + kDepth) of rows [row0, row0 + count) to shared memory.
-  template <int count>
-  static __device__ void load_rows(unsigned to, const T* base, std::int64_t stride, std::int64_t row0, std::int64_t rows, int k0, int k) {
-#pragma unroll
-    for (int i = threadIdx.x; i < count * 8; i += kThreads) {
-      const int row = i / 8, piece = i % 8, at = k0 + piece * kVector;
-      const bool inside = row0 + row < rows && at < k;
-      copy_16(to + row * kStageBytes + (piece ^ (row & 7)) * 16, inside ? base + (row0 + row) * stride + at : base, inside);
-    }
-  }
   static __device__ int swizzled(int row, int piece) { return sizeof(T) == 4 ? piece ^ (row & 3) << 1 : piece ^ (row & 7); }
-  // B (k, n) row major: rows [k0, k0 + kDepth), columns [column0, column0 + BN).
-  static __device__ void load_columns(unsigned to, const T* base, std::int64_t stride, std::int64_t column0, std::int64_t columns, int k0,
-                                      int k) {
-    constexpr int kPieces = BN / kVector;
+
+  // The pieces of one operand that a thread copies in each stage: `count` of them, kStep rows apart, in one place of their rows. What
+  // lies outside of the matrix is cleared.
+  template <int rows, int pieces, bool along_k>  // along_k: a row is one of the matrix and runs along k; else a row is one k
+  struct Copies {
+    static constexpr int kRowStep = kThreads / pieces, kCount = rows / kRowStep;
+    static_assert(kRowStep % 8 == 0 && rows % kRowStep == 0);
+    const T* from;
+    std::int64_t step, advance;  // elements from one piece to the next, from a stage to the next
+    unsigned to, inside;         // inside: bit j, whether piece j is in the matrix but for k
+    int k;                       // of the first piece
+
+    __device__ Copies(const T* base, std::int64_t stride, std::int64_t first, std::int64_t size) {
+      const int row = threadIdx.x / pieces, piece = threadIdx.x % pieces;
+      step = kRowStep * stride;
+      if (along_k) {
+        from = base + (first + row) * stride + piece * kVector;
+        advance = kDepth;
+        k = piece * kVector;
+        to = row * kStageBytes + (piece ^ (row & 7)) * 16;
+        inside = 0;
 #pragma unroll
-    for (int i = threadIdx.x; i < kDepth * kPieces; i += kThreads) {
-      const int row = i / kPieces, piece = i % kPieces;
-      const std::int64_t at = column0 + piece * kVector;
-      const bool inside = k0 + row < k && at < columns;
-      copy_16(to + (row * kPieces + swizzled(row, piece)) * 16, inside ? base + (k0 + row) * stride + at : base, inside);
+        for (int j = 0; j < kCount; ++j) inside |= (first + row + j * kRowStep < size ? 1u : 0u) << j;
+      } else {
+        from = base + row * stride + first + piece * kVector;
+        advance = kDepth * stride;
+        k = row;
+        to = (row * pieces + swizzled(row, piece)) * 16;
+        inside = first + piece * kVector < size ? ~0u : 0u;
+      }
     }
-  }
+    __device__ void load(unsigned slot, int k_size) {
+      const T* at = from;
+#pragma unroll
+      for (int j = 0; j < kCount; ++j) {
+        copy_16(slot + to + j * kRowStep * pieces * 16, at, (inside >> j & 1) && k + (along_k ? 0 : j * kRowStep) < k_size);
+        at += step;
+      }
+      from += advance;
+      k += kDepth;
+    }
+  };
 
   // Step s of a stage of A: rows of the warp.
   static __device__ void fragment_a(unsigned (&a)[kM][4], unsigned from, int row0, int s) {
@@ -193,14 +216,14 @@ struct Tile {
     const T* const b = static_cast<const T*>(p.b) + blockIdx.z * p.b_batch;
     const int warp = threadIdx.x / 32, warp_row = warp / (BN / WN) * WM, warp_column = warp % (BN / WN) * WN;
     const int stages = (p.k + kDepth - 1) / kDepth;
+    Copies<BM, 8, true> copies_a(a, p.a_row, row0, p.m);
+    using CopiesB = std::conditional_t<transposed_b, Copies<BN, 8, true>, Copies<kDepth, BN / kVector, false>>;
+    CopiesB copies_b(b, transposed_b ? p.b_column : p.b_row, column0, p.n);
     const auto load = [&](int stage) {
       if (stage < stages) {
         const unsigned to = ring + stage % kStages * kBytes;
-        load_rows<BM>(to, a, p.a_row, row0, p.m, stage * kDepth, p.k);
-        if constexpr (transposed_b)
-          load_rows<BN>(to + kABytes, b, p.b_column, column0, p.n, stage * kDepth, p.k);
-        else
-          load_columns(to + kABytes, b, p.b_row, column0, p.n, stage * kDepth, p.k);
+        copies_a.load(to, p.k);
+        copies_b.load(to + kABytes, p.k);
       }
       asm volatile("cp.async.commit_group;" ::: "memory");
     };
@@ -215,12 +238,32 @@ struct Tile {
       load(stage + kStages - 1);
       const unsigned from = ring + stage % kStages * kBytes;
       const char* const shared_b = shared + stage % kStages * kBytes + kABytes;
+      const auto steps = [&](float (&sum)[kM][kN][4]) {
+        unsigned fa[2][kM][4], fb[2][kN][2];  // those of the next step are on their way
+        fragment_a(fa[0], from, warp_row, 0);
+        fragment_b(fb[0], from + kABytes, shared_b, warp_column, 0);
 #pragma unroll
-      for (int s = 0; s < kDepth / kStep; ++s) {
-        unsigned fa[kM][4], fb[kN][2];
-        fragment_a(fa, from, warp_row, s);
-        fragment_b(fb, from + kABytes, shared_b, warp_column, s);
-        multiply(c, fa, fb);
+        for (int s = 0; s < kDepth / kStep; ++s) {
+          if (s + 1 < kDepth / kStep) {
+            fragment_a(fa[(s + 1) % 2], from, warp_row, s + 1);
+            fragment_b(fb[(s + 1) % 2], from + kABytes, shared_b, warp_column, s + 1);
+          }
+          multiply(sum, fa[s % 2], fb[s % 2]);
+        }
+      };
+      if constexpr (sizeof(T) == 2) {
+        steps(c);
+      } else {
+        float sum[kM][kN][4] = {};
+        steps(sum);
+#pragma unroll
+        for (int i = 0; i < kM; ++i) {
+#pragma unroll
+          for (int j = 0; j < kN; ++j) {
+#pragma unroll
+            for (int e = 0; e < 4; ++e) c[i][j][e] += sum[i][j][e];
+          }
+        }
       }
     }
     store(p, c, row0 + warp_row, column0 + warp_column);

@@ -20,8 +20,9 @@ struct MatMulParams {
   std::int32_t addend_type;  // ONNX element type
   float alpha, beta;
   std::int32_t b_ready;  // 1: B does not come from the kernel before this one (a constant)
-  // GEMV alone:
-  std::int32_t lanes_shift;  // log2 of the threads side by side along j
+  // GEMV of B [k, n] alone:
+  std::int32_t lanes_shift;    // log2 of the threads side by side along n
+  std::int32_t parts, k_part;  // blocks of a cluster, and rows of B that each of them takes
 };
 
 }  // namespace hotset::cuda
