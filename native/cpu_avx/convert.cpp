@@ -11,7 +11,15 @@
 namespace hotset::cpu {
 namespace {
 
-constexpr Tiered<void (*)(ConvertKernels*)> kTiers[] = {HOTSET_USUAL_TIERS(convert_kernels)};
+constexpr Tiered<void (*)(ConvertKernels*)> kTiers[] = {
+    {CpuLevel::kScalar, convert_kernels_scalar},
+#if defined(__x86_64__)
+    {CpuLevel::kAvx2, convert_kernels_avx2},
+    {CpuLevel::kAvx512, convert_kernels_avx512},
+#elif defined(__aarch64__)
+    {CpuLevel::kNeon, convert_kernels_neon},
+#endif
+};
 
 ConvertKernels choose() {
   ConvertKernels k;

@@ -20,13 +20,15 @@ constexpr Tiered<const FloatGemm*> kTiers[] = {
 #endif
 };
 
-bool usable(CpuLevel level) { return level != CpuLevel::kAmx || cpu_features().amx_bf16; }
+bool usable(CpuLevel level) { return cpu_may_run(level) && (level != CpuLevel::kAmx || cpu_features().amx_bf16); }
 
 }  // namespace
 
 const FloatGemm* float_gemm_at(int i) {
-  const auto* tier = tier_at(kTiers, i);
-  return tier && usable(tier->level) ? tier->kernel : nullptr;  // AMX is the last
+  int n = 0;
+  for (const auto& tier : kTiers)
+    if (usable(tier.level) && n++ == i) return tier.kernel;
+  return nullptr;
 }
 
 const FloatGemm& float_gemm() {

@@ -4,12 +4,13 @@
 
 #include <algorithm>
 
+#include "cuda/cublaslt.h"
 #include "cuda/matmul_params.h"
 
 namespace hotset::cuda {
 namespace {
 
-constexpr int kMostGemvRows = 8;
+constexpr int kMostGemvRows = 8, kGemvThreads = 256;
 
 int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 bool aligned_16(const void* p) { return reinterpret_cast<uintptr_t>(p) % 16 == 0; }
@@ -43,10 +44,30 @@ MatMulParams parameters(const MatMulCall& c) {
   return p;
 }
 
-bool gemv_fits(const MatMulCall& c) {
+int gemv_rows(const MatMulCall& c) { return c.m <= 1 ? 1 : c.m <= 2 ? 2 : c.m <= 4 ? 4 : 8; }
+
+// How hotset_matmul_columns cuts a product: wide runs along n first, then parts of k for a cluster each, until there is work for
+// every multiprocessor.
+struct ColumnsShape {
+  int lanes_shift, parts;
+  int64_t groups, k_part, shared_bytes;
+};
+ColumnsShape columns_shape(const Gpu& gpu, const MatMulCall& c) {
+  const int size = 16 / element_bytes(c.type), most_parts = gpu.limits().compute_capability >= 90 ? 8 : 1;
+  const int64_t vectors = ceil_div(c.n, size), wanted = gpu.limits().multiprocessors + gpu.limits().multiprocessors / 2;
+  ColumnsShape s = {5, 1, 0, 0, 0};
+  while (s.lanes_shift > 2 && (vectors >> s.lanes_shift) * most_parts < wanted) --s.lanes_shift;
+  s.groups = ceil_div(vectors, 1 << s.lanes_shift);
+  while (s.parts < most_parts && s.groups * s.parts < wanted && c.k / (2 * s.parts) >= 64) s.parts *= 2;
+  s.k_part = ceil_div(c.k, s.parts);
+  s.shared_bytes = int64_t{gemv_rows(c)} * (s.k_part + (kGemvThreads / 32 + 1) * size * (1 << s.lanes_shift)) * 4;
+  return s;
+}
+
+bool gemv_fits(const Gpu& gpu, const MatMulCall& c) {
   const int64_t size = 16 / element_bytes(c.type), line = c.trans_b ? c.k : c.n;
-  return c.m <= kMostGemvRows && c.batch == 1 && !c.trans_a && line % size == 0 && aligned_16(c.b) && (!c.trans_b || aligned_16(c.a)) &&
-         c.k > 0;
+  return c.m <= kMostGemvRows && c.batch == 1 && !c.trans_a && line % size == 0 && aligned_16(c.b) && c.k > 0 &&
+         (c.trans_b ? aligned_16(c.a) : columns_shape(gpu, c).shared_bytes <= gpu.limits().shared_bytes_per_block);
 }
 
 Status launch_any(Gpu& gpu, Stream stream, const MatMulCall& c) {
@@ -66,19 +87,21 @@ Status launch_any(Gpu& gpu, Stream stream, const MatMulCall& c) {
 
 Status launch_gemv(Gpu& gpu, Stream stream, const MatMulCall& c) {
   MatMulParams p = parameters(c);
-  const int rows = c.m <= 1 ? 1 : c.m <= 2 ? 2 : c.m <= 4 ? 4 : 8, size = 16 / element_bytes(c.type);
+  const int rows = gemv_rows(c);
   const std::string name = format_text("hotset_matmul_%s_%s_m%d", c.trans_b ? "dots" : "columns", suffix(c.type), rows);
   HOTSET_ASSIGN(const Function function, gpu.function("matmul", name.c_str()));
-  Launch how{.function = function, .block = 256, .overlap = true};
+  Launch how{.function = function, .block = kGemvThreads, .overlap = true};
   if (c.trans_b) {
     how.grid_x = static_cast<unsigned>(ceil_div(c.n, 8));
     return launch_with(gpu, stream, how, p);
   }
-  // As wide as there are still two blocks a multiprocessor.
-  const int64_t vectors = ceil_div(c.n, size);
-  while (p.lanes_shift < 5 && ceil_div(vectors, 2 << p.lanes_shift) >= 2 * gpu.limits().multiprocessors) ++p.lanes_shift;
-  how.grid_x = static_cast<unsigned>(ceil_div(vectors, 1 << p.lanes_shift));
-  how.shared_bytes = static_cast<unsigned>(how.block * rows * size * sizeof(float));
+  const ColumnsShape shape = columns_shape(gpu, c);
+  p.lanes_shift = shape.lanes_shift;
+  p.parts = shape.parts;
+  p.k_part = static_cast<int32_t>(shape.k_part);
+  how.grid_x = static_cast<unsigned>(shape.groups * shape.parts);
+  how.cluster = shape.parts > 1 ? static_cast<unsigned>(shape.parts) : 0;
+  how.shared_bytes = static_cast<unsigned>(shape.shared_bytes);
   HOTSET_ASSIGN(how.function, gpu.function("matmul", name.c_str(), gpu.limits().shared_bytes_per_block));
   return launch_with(gpu, stream, how, p);
 }
@@ -112,8 +135,8 @@ Status launch_gemm(Gpu& gpu, Stream stream, const MatMulCall& c) {
 
 }  // namespace
 
-MatMulForm matmul_form(const Gpu&, const MatMulCall& c) {
-  return gemv_fits(c) ? MatMulForm::gemv : gemm_fits(c) && c.m > 4 ? MatMulForm::gemm : MatMulForm::any;
+MatMulForm matmul_form(const Gpu& gpu, const MatMulCall& c) {
+  return gemv_fits(gpu, c) ? MatMulForm::gemv : gemm_fits(c) && c.m > 4 ? MatMulForm::gemm : MatMulForm::any;
 }
 
 Status launch_matmul_as(MatMulForm form, Gpu& gpu, Stream stream, const MatMulCall& c) {
@@ -124,7 +147,7 @@ Status launch_matmul_as(MatMulForm form, Gpu& gpu, Stream stream, const MatMulCa
     case MatMulForm::any:
       return launch_any(gpu, stream, c);
     case MatMulForm::gemv:
-      HOTSET_FAIL_IF(!gemv_fits(c), unsupported, "not a product of few rows");
+      HOTSET_FAIL_IF(!gemv_fits(gpu, c), unsupported, "not a product of few rows");
       return launch_gemv(gpu, stream, c);
     case MatMulForm::gemm:
       HOTSET_FAIL_IF(!gemm_fits(c), unsupported, "not a product of aligned rows");
@@ -133,6 +156,13 @@ Status launch_matmul_as(MatMulForm form, Gpu& gpu, Stream stream, const MatMulCa
   return {};
 }
 
-Status launch_matmul(Gpu& gpu, Stream stream, const MatMulCall& c) { return launch_matmul_as(matmul_form(gpu, c), gpu, stream, c); }
+Status launch_matmul(Gpu& gpu, Stream stream, const MatMulCall& c) {
+  if (c.library && cublaslt_takes(c)) {
+    bool done = false;
+    HOTSET_TRY(launch_cublaslt(gpu, stream, c, &done));
+    if (done) return {};
+  }
+  return launch_matmul_as(matmul_form(gpu, c), gpu, stream, c);
+}
 
 }  // namespace hotset::cuda

@@ -21,6 +21,7 @@ struct MatMulCall {
   int64_t ldc = 0;                   // 0: n
   bool trans_a = false, trans_b = false;
   bool b_ready = false;  // B is a constant: it may be read before the kernels in front of this one are through
+  bool library = false;  // cuBLASLt may serve a large product where it is on the machine
   float alpha = 1, beta = 1;
 };
 

@@ -89,6 +89,7 @@ Result<std::unique_ptr<DeviceKernel>> make_matmul_on_device(const DeviceContext&
   }
   if (gemm) call.beta = node.get_float("beta", 1.0f);
   call.b_ready = c.op.constant(1) != nullptr;
+  call.library = c.op.config().cublaslt;
   return std::unique_ptr<DeviceKernel>(std::make_unique<MatMulOnDevice>(call, gemm));
 }
 

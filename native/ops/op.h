@@ -33,6 +33,7 @@ struct OpConfig {
   CpuActivation cpu_activation = CpuActivation::by_node;
   int n_threads = 1;
   bool router_weights_norm = true;        // hotset.router_weights_norm
+  bool cublaslt = true;                   // hotset.cublaslt=auto
   experts::TailRule tail;                 // on only with hotset.approximate_on_cpu
   size_t working_bytes = 0;               // session.moe.offload.host_working_bytes; 0: not set
   experts::ExpertStore* store = nullptr;  // of the session; takes the expert weights that are constants

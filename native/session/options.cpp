@@ -36,6 +36,9 @@ constexpr OptionInfo kTable[] = {
      "file's pages; auto is map."},
     {"hotset.file_io", OptionType::choice, "auto", "auto|map|read",
      "How experts beyond host_expert_bytes come from the file: read into a cache, or map pages in and out; auto is read."},
+    {"hotset.cublaslt", OptionType::choice, "auto", "auto|off",
+     "Large float16 and bfloat16 products on a GPU: auto takes NVIDIA's cuBLASLt where the loader finds it, off always hotset's own "
+     "kernels."},
     {"hotset.device", OptionType::text, "cpu", "cpu|cuda:N",
      "Device of the session: the CPU, or a GPU that holds all weights; nodes "
      "without a device kernel run on the CPU.",

@@ -183,6 +183,7 @@ Result<std::unique_ptr<Session>> Session::finish(std::unique_ptr<model::Model> m
   settings.config.store = &s->store_;
   settings.config.working_bytes =
       static_cast<size_t>(syntax::parse_bytes(s->options_.get("session.moe.offload.host_working_bytes")).value_or(0));
+  settings.config.cublaslt = options.get("hotset.cublaslt") == "auto";
   settings.config.router_weights_norm = options.get_bool("hotset.router_weights_norm");
   settings.warn = [&s](const std::string& text) { s->log(kLogWarning, text); };
   HOTSET_TRY(report(callbacks, "prepare", 0, 1));

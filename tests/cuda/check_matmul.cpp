@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Dense products on the device in every form against float64. --bench: microseconds, memory rate and arithmetic rate.
+#include "cuda/cublaslt.h"
 #include "cuda/matmul.h"
 
 #include "device_arrays.h"
@@ -89,7 +90,49 @@ void check(const Device& device, std::mt19937& rng, int (&ran)[3]) {
   }
 }
 
-void bench(const Device& device, DType type, int64_t m, int64_t n, int64_t k, bool trans_b) {
+// cuBLASLt, where it is on the machine, against our own kernels.
+void check_library(const Device& device, std::mt19937& rng) {
+  if (cuda::cublaslt_version() == 0) {
+    std::printf("no cuBLASLt on this machine\n");
+    return;
+  }
+  for (int i = 0; i < 8; ++i) {
+    cuda::MatMulCall c;
+    c.type = i & 1 ? DType::f16 : DType::bf16;
+    c.trans_b = i & 2;
+    c.library = true;
+    c.m = 512 + rng() % 100;
+    c.n = 1024 + 8 * (rng() % 10);
+    c.k = 1024 + 8 * (rng() % 10);
+    const Values a(c.type, static_cast<size_t>(c.m * c.k), rng), b(c.type, static_cast<size_t>(c.k * c.n), rng),
+        bias(c.type, static_cast<size_t>(c.n), rng, 30);
+    const Array da(device, a.bytes), db(device, b.bytes), dbias(device, bias.bytes), y(device, static_cast<size_t>(c.m * c.n) * 2),
+        own(device, y.size());
+    c.a = da.data();
+    c.b = db.data();
+    if (i & 4) c.bias = dbias.data(), c.bias_type = c.type;
+    c.c = y.data();
+    bool done = false;
+    must(cuda::cublaslt_takes(c) ? cuda::launch_cublaslt(*device.gpu, device.stream.get(), c, &done) : Status());
+    if (!done) {
+      std::printf("cuBLASLt refuses %s\n", text_of(c).c_str());
+      std::exit(1);
+    }
+    c.c = own.data();
+    must(cuda::launch_matmul_as(cuda::MatMulForm::gemm, *device.gpu, device.stream.get(), c));
+    device.wait("cuBLASLt");
+    const std::vector<uint8_t> got = y.bytes(), wanted = own.bytes();
+    for (size_t e = 0; e < static_cast<size_t>(c.m * c.n); ++e) {
+      const double x = value_at(c.type, got.data(), e), w = value_at(c.type, wanted.data(), e);
+      if (std::fabs(x - w) <= 2.1 * rounding(c.type) * std::fabs(w) + 1e-3) continue;
+      std::printf("cuBLASLt %s: element %zu is %g, ours %g\n", text_of(c).c_str(), e, x, w);
+      std::exit(1);
+    }
+  }
+  std::printf("cuBLASLt %zu gives what our kernels give\n", cuda::cublaslt_version());
+}
+
+void bench(const Device& device, DType type, int64_t m, int64_t n, int64_t k, bool trans_b, bool library = false) {
   std::mt19937 rng(1);
   cuda::MatMulCall c;
   c.type = type;
@@ -98,6 +141,7 @@ void bench(const Device& device, DType type, int64_t m, int64_t n, int64_t k, bo
   c.k = k;
   c.trans_b = trans_b;
   c.b_ready = true;
+  c.library = library;
   const size_t bytes = static_cast<size_t>(n * k) * element_bytes(type);
   const int copies = static_cast<int>(std::clamp<size_t>((size_t{200} << 20) / bytes, 2, m > 64 ? 4 : 64));
   const Values some(type, 1 << 16, rng);
@@ -119,7 +163,7 @@ void bench(const Device& device, DType type, int64_t m, int64_t n, int64_t k, bo
     c.b = b[static_cast<size_t>(i)]->data();
     must(cuda::launch_matmul(*device.gpu, device.stream.get(), c));
   });
-  std::printf("%-50s %-5s %9.2f us %6.0f GB/s %7.1f TFLOP/s\n", text_of(c).c_str(), kNames[static_cast<int>(form)], us,
+  std::printf("%-50s %-5s %9.2f us %6.0f GB/s %7.1f TFLOP/s\n", text_of(c).c_str(), library ? "cublas" : kNames[static_cast<int>(form)], us,
               static_cast<double>(bytes) / us * 1e-3, 2e-6 * static_cast<double>(m * n * k) / us);
 }
 
@@ -135,6 +179,8 @@ int main(int argc, char** argv) {
             if (m == 1 || n == 5120) bench(device, type, m, n, k, trans);
         for (const int64_t m : {32, 128, 1024, 4096}) bench(device, type, m, 5120, 2048, trans);
         bench(device, type, 8192, 8192, 8192, trans);
+        if (cuda::cublaslt_version() && type != DType::f32)
+          for (const int64_t m : {1024, 4096}) bench(device, type, m, 5120, 2048, trans, true);
       }
     return 0;
   }
@@ -144,6 +190,7 @@ int main(int argc, char** argv) {
   std::mt19937 rng(seed);
   int ran[3] = {};
   for (int i = 0; i < n_cases; ++i) check(device, rng, ran);
+  check_library(device, rng);
   std::printf("dense products: any %d, gemv %d, gemm %d calls right\n", ran[0], ran[1], ran[2]);
   return ran[0] && ran[1] && ran[2] ? 0 : 1;
 }
