@@ -52,10 +52,12 @@ def run_tool(*command) -> None:
 
 
 def device_code() -> list[str]:
-    """Real device code where there is a GPU and an nvcc; elsewhere its names, which the stand-in driver takes."""
-    found = [subprocess.run([sys.executable, ROOT / "tools" / tool], capture_output=True) for tool in ("gpu_archs.py", "find_nvcc.py")]
-    real = all(done.returncode == 0 and done.stdout.strip() for done in found)
-    return [] if real else ["-Dcuda=enabled", "-Dkernels=empty"]
+    """Real device code where there is a GPU and an nvcc; without a GPU its names, which the stand-in driver takes."""
+    tools = ("gpu_archs.py", "find_nvcc.py")
+    gpu, nvcc = [subprocess.run([sys.executable, ROOT / "tools" / t], capture_output=True).stdout.strip() for t in tools]
+    if not gpu:
+        return ["-Dcuda=enabled", "-Dkernels=empty"]
+    return [] if nvcc else ["-Dcuda=disabled"]
 
 
 @pytest.fixture(scope="session")

@@ -16,8 +16,9 @@ BOUND = {"f32": 2e-4, "f16": 8e-3, "bf16": 5e-2}
 TYPES = {"tensor(float)": "f32", "tensor(float16)": "f16", "tensor(bfloat16)": "bf16"}
 
 
-def open_session(path, activation="float", threads=2):
+def open_session(path, activation="float", threads=2, device="cpu"):
     options = hotset.SessionOptions()
+    options.add_session_config_entry("hotset.device", device)
     options.intra_op_num_threads = threads
     options.add_session_config_entry("hotset.cpu_activation", activation)
     return hotset.InferenceSession(path, options)

@@ -21,7 +21,7 @@ OTHERS = ["qwen3_moe-mobius-int4-cpu", "qwen3_moe-transformers-fp16-cuda"]
 
 
 class Model:
-    def __init__(self, name):
+    def __init__(self, name, device="cpu"):
         self.folder = model_folder("demo") if name == "demo" else GOLDEN / name
         with np.load(GOLDEN / name / "reference.npz") as arrays:
             self.reference = dict(arrays)
@@ -30,7 +30,7 @@ class Model:
         self.kv_shape = decoder.get("num_key_value_heads", 2), decoder.get("head_size", 16)
         sliding = decoder.get("sliding_window", {"layers": []})
         self.windows = {layer: (sliding["window_size"] + sliding["cache_slack"], sliding["window_size"]) for layer in sliding["layers"]}
-        self.session = open_session(self.folder / "model.onnx")
+        self.session = open_session(self.folder / "model.onnx", device=device)
         self.types = input_types(self.session)
         self.bound = BOUND[next(kind for kind in self.types.values() if kind)]
 
@@ -96,6 +96,23 @@ def test_a_sequence_starts_anew(model):
 def test_other_exports(name, whole):
     other = Model(name)
     other.check(other.decoder(), whole)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("whole", [True, False], ids=["one_chunk", "by_token"])
+@pytest.mark.parametrize("in_place", [False, True], ids=["growing", "in_place"])
+@pytest.mark.parametrize("name", GPT_OSS)
+def test_on_a_gpu(name, in_place, whole):
+    model = Model(name, "cuda:0")
+    model.check(model.decoder(in_place), whole)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", OTHERS)
+def test_other_exports_on_a_gpu(name):
+    """Nodes without a device kernel run on the CPU."""
+    other = Model(name, "cuda:0")
+    other.check(other.decoder(), whole=True)
 
 
 @pytest.mark.parametrize("level", hotset.doctor()["cpu"]["tiers"])
