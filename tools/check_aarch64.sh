@@ -15,7 +15,7 @@ else
   CC="${CC_WRAPPER:-} aarch64-linux-gnu-gcc" CXX="${CC_WRAPPER:-} aarch64-linux-gnu-g++" "$python" -m mesonbuild.mesonmain setup "$build" \
     --cross-file tools/aarch64-linux-gnu.ini -Dtests=true -Dcuda=disabled -Dbuildtype=release
 fi
-checks=(attention elementwise float_gemm norm quant_gemm sm80_rows swiglu)
+checks=(attention elementwise float_gemm minifloat_gemm norm quant_gemm sm80_rows swiglu weight_formats weight_rows)
 programs=(tests/cpu_avx-test_cpu_features tests/session-test_sampler "${checks[@]/#/tests/kernels-check_}")
 ninja -C "$build" ${JOBS:+-j "$JOBS"} native/libhotset.so.1 "${programs[@]}"
 

@@ -7,15 +7,7 @@
 namespace hotset::cpu {
 namespace {
 
-constexpr Tiered<void (*)(AttentionKernels*)> kTiers[] = {
-    {CpuLevel::kScalar, attention_kernels_scalar},
-#if defined(__x86_64__)
-    {CpuLevel::kAvx2, attention_kernels_avx2},
-    {CpuLevel::kAvx512, attention_kernels_avx512},
-#elif defined(__aarch64__)
-    {CpuLevel::kNeon, attention_kernels_neon},
-#endif
-};
+constexpr Tiered<void (*)(AttentionKernels*)> kTiers[] = {HOTSET_USUAL_TIERS(attention_kernels)};
 
 AttentionKernels choose() {
   AttentionKernels k;

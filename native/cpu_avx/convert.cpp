@@ -11,15 +11,7 @@
 namespace hotset::cpu {
 namespace {
 
-constexpr Tiered<void (*)(ConvertKernels*)> kTiers[] = {
-    {CpuLevel::kScalar, convert_kernels_scalar},
-#if defined(__x86_64__)
-    {CpuLevel::kAvx2, convert_kernels_avx2},
-    {CpuLevel::kAvx512, convert_kernels_avx512},
-#elif defined(__aarch64__)
-    {CpuLevel::kNeon, convert_kernels_neon},
-#endif
-};
+constexpr Tiered<void (*)(ConvertKernels*)> kTiers[] = {HOTSET_USUAL_TIERS(convert_kernels)};
 
 ConvertKernels choose() {
   ConvertKernels k;

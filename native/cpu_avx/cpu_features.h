@@ -74,4 +74,23 @@ const Tiered<T>& best_of(const Tiered<T> (&tiers)[N]) {
   return tiers[i];
 }
 
+// The i-th of those that may run, null past the last: for tests and benchmarks of all of them.
+template <class T, size_t N>
+const Tiered<T>* tier_at(const Tiered<T> (&tiers)[N], int i) {
+  for (const Tiered<T>& tier : tiers)
+    if (cpu_may_run(tier.level) && i-- == 0) return &tier;
+  return nullptr;
+}
+
+// The entries of a table of tiers for a family with one function an architecture's usual tier: name_scalar, name_avx2 ...
+#if defined(__x86_64__)
+#define HOTSET_USUAL_TIERS(name) \
+  {CpuLevel::kScalar, name##_scalar}, {CpuLevel::kAvx2, name##_avx2}, { CpuLevel::kAvx512, name##_avx512 }
+#elif defined(__aarch64__)
+#define HOTSET_USUAL_TIERS(name) \
+  {CpuLevel::kScalar, name##_scalar}, { CpuLevel::kNeon, name##_neon }
+#else
+#define HOTSET_USUAL_TIERS(name) {CpuLevel::kScalar, name##_scalar}
+#endif
+
 }  // namespace hotset::cpu

@@ -20,15 +20,13 @@ constexpr Tiered<const FloatGemm*> kTiers[] = {
 #endif
 };
 
-bool usable(CpuLevel level) { return cpu_may_run(level) && (level != CpuLevel::kAmx || cpu_features().amx_bf16); }
+bool usable(CpuLevel level) { return level != CpuLevel::kAmx || cpu_features().amx_bf16; }
 
 }  // namespace
 
 const FloatGemm* float_gemm_at(int i) {
-  int n = 0;
-  for (const auto& tier : kTiers)
-    if (usable(tier.level) && n++ == i) return tier.kernel;
-  return nullptr;
+  const auto* tier = tier_at(kTiers, i);
+  return tier && usable(tier->level) ? tier->kernel : nullptr;  // AMX is the last
 }
 
 const FloatGemm& float_gemm() {

@@ -96,5 +96,50 @@ HOTSET_INLINE void store_columns(const float* sums, float scale, float factor, i
       }
 }
 
+// ---- the walk over the matrix
+// ------------------------------------------------------------------------------------------------------------ ROWS are the prepared rows
+// as a kernel reads them, with
+//   static ROWS make(const void* prepared, int64_t k)
+//   static int column(int v, int l)      where lane l of vector v of a group lies in it
+//   static constexpr float kFactor       of the sums
+//   add_block<TYPE, MR>(codes, row_bytes, block, mask, m, k, scales, sums, sum_stride): one block of a group, which begins at k, by rows
+//     [m, m + MR) of x, the sums of which are sum_stride apart
+
+template <class ROWS, int TYPE>
+static void multiply_as(const MinifloatMatrix& w, const void* prepared, int64_t m0, int64_t m1, int64_t n0, int64_t n1, const float* bias,
+                        float* y, int64_t ldy, void* scratch) {
+  const int64_t columns = n1 - n0, groups = groups_of(columns), width = groups * kGroup;
+  const ROWS rows = ROWS::make(prepared, w.k);
+  float* const sums = (float*)scratch;
+  uint8_t* const scales = (uint8_t*)(sums + (m1 - m0) * width);
+  memset(sums, 0, (size_t)((m1 - m0) * width) * sizeof(float));
+  const int64_t blocks = w.k / w.block;
+  for (int64_t b = 0; b < blocks; ++b) {
+    if (b % kBlocks == 0) stage_scales<ROWS::column>(w, b, smaller(kBlocks, blocks - b), n0, n1, scales);
+    for (int64_t g = 0; g < groups; ++g) {
+      const uint8_t* codes = w.codes + b * w.block * w.row_bytes + (n0 + g * kGroup) / 2;
+      const uint8_t* scale = scales + (b % kBlocks * groups + g) * kGroup;
+      const __mmask64 mask = first64((columns - g * kGroup) / 2);
+      float* const to = sums + g * kGroup;
+      int64_t m = m0;
+      for (; m + 2 <= m1; m += 2)
+        rows.template add_block<TYPE, 2>(codes, w.row_bytes, w.block, mask, m, b * w.block, scale, to + (m - m0) * width, width);
+      if (m < m1) rows.template add_block<TYPE, 1>(codes, w.row_bytes, w.block, mask, m, b * w.block, scale, to + (m - m0) * width, width);
+    }
+  }
+  for (int64_t m = m0; m < m1; ++m)
+    store_columns<ROWS::column>(sums + (m - m0) * width, ROWS::kFactor, w.factor, columns, bias ? bias + n0 : nullptr, y + m * ldy + n0);
+}
+
+template <class ROWS>
+static void multiply(const MinifloatMatrix& w, const void* prepared, int64_t m0, int64_t m1, int64_t n0, int64_t n1, const float* bias,
+                     float* y, int64_t ldy, void* scratch) {
+  if (m0 >= m1 || n0 >= n1) return;
+  if (w.scale_type == kE8m0)
+    multiply_as<ROWS, kE8m0>(w, prepared, m0, m1, n0, n1, bias, y, ldy, scratch);
+  else
+    multiply_as<ROWS, kE4m3>(w, prepared, m0, m1, n0, n1, bias, y, ldy, scratch);
+}
+
 }  // namespace columns512
 }  // namespace hotset::cpu

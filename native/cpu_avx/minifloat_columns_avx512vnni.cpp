@@ -11,9 +11,6 @@ namespace {
 
 using namespace columns512;
 
-// Vector 2 i + parity: dwords i of the lanes, which are bytes 16 L + 4 i + q.
-static int column(int v, int l) { return 2 * (16 * (l / 4) + 4 * (v / 2) + l % 4) + v % 2; }
-
 // One prepared row: q of whole groups of 32, d of each, and -12 * sum of q of each run of 16.
 struct Row {
   int64_t groups;
@@ -27,6 +24,59 @@ struct Row {
   inline __attribute__((always_inline)) int8_t* q(int64_t i) const { return (int8_t*)(base + i * stride()); }
   inline __attribute__((always_inline)) float* d(int64_t i) const { return (float*)(q(i) + 32 * groups); }
   inline __attribute__((always_inline)) int32_t* shifts(int64_t i) const { return (int32_t*)(d(i) + groups); }
+
+  static constexpr float kFactor = 0.5f;
+  // Vector 2 i + parity: dwords i of the lanes, which are bytes 16 L + 4 i + q.
+  static int column(int v, int l) { return 2 * (16 * (l / 4) + 4 * (v / 2) + l % 4) + v % 2; }
+
+  template <int TYPE, int MR>
+  inline __attribute__((always_inline)) void add_block(const uint8_t* codes, int64_t row_bytes, int64_t block, __mmask64 mask,
+                                                       int64_t first, int64_t k, const uint8_t* scales, float* sums,
+                                                       int64_t sum_stride) const {
+    const __m512i table = _mm512_broadcast_i32x4(_mm_setr_epi8(12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0));
+    const __m512i low = _mm512_set1_epi8(15);
+    __m512i dot[8][MR];
+    for (int m = 0; m < MR; ++m) {
+      const int32_t* shift = shifts(first + m) + k / 16;
+      for (int v = 0; v < 8; ++v) dot[v][m] = _mm512_set1_epi32(block == 16 ? shift[0] : shift[0] + shift[1]);
+    }
+    for (int64_t p = 0; p < block; p += 4) {
+      __m512i r[4];
+#pragma GCC unroll 4
+      for (int j = 0; j < 4; ++j) {
+        _mm_prefetch((const char*)codes + (p + j + kRowsAhead) * row_bytes, _MM_HINT_T0);
+        r[j] = _mm512_maskz_loadu_epi8(mask, codes + (p + j) * row_bytes);
+      }
+      const __m512i a = _mm512_unpacklo_epi8(r[0], r[1]), b = _mm512_unpackhi_epi8(r[0], r[1]);
+      const __m512i c = _mm512_unpacklo_epi8(r[2], r[3]), d = _mm512_unpackhi_epi8(r[2], r[3]);
+      const __m512i four[4] = {_mm512_unpacklo_epi16(a, c), _mm512_unpackhi_epi16(a, c), _mm512_unpacklo_epi16(b, d),
+                               _mm512_unpackhi_epi16(b, d)};
+      __m512i activations[MR];
+      for (int m = 0; m < MR; ++m) {
+        int32_t quad;
+        memcpy(&quad, q(first + m) + k + p, 4);
+        activations[m] = _mm512_set1_epi32(quad);
+      }
+#pragma GCC unroll 4
+      for (int j = 0; j < 4; ++j) {
+        const __m512i even = _mm512_shuffle_epi8(table, _mm512_and_si512(four[j], low));
+        const __m512i odd = _mm512_shuffle_epi8(table, _mm512_and_si512(_mm512_srli_epi16(four[j], 4), low));
+        for (int m = 0; m < MR; ++m) {
+          dot[2 * j][m] = _mm512_dpbusd_epi32(dot[2 * j][m], even, activations[m]);
+          dot[2 * j + 1][m] = _mm512_dpbusd_epi32(dot[2 * j + 1][m], odd, activations[m]);
+        }
+      }
+    }
+#pragma GCC unroll 8
+    for (int v = 0; v < 8; ++v) {
+      const __m512 scale = floats_of_scales<TYPE>(scales + 16 * v);
+      for (int m = 0; m < MR; ++m) {
+        float* const to = sums + m * sum_stride + 16 * v;
+        const __m512 both = _mm512_mul_ps(scale, _mm512_set1_ps(d(first + m)[k / 32]));
+        _mm512_store_ps(to, _mm512_fmadd_ps(_mm512_cvtepi32_ps(dot[v][m]), both, _mm512_load_ps(to)));
+      }
+    }
+  }
 };
 
 static size_t prepared_bytes(int64_t m, int64_t k) { return (size_t)(m * Row::make(nullptr, k).stride()); }
@@ -45,92 +95,8 @@ static void prepare(const float* x, int64_t ldx, int64_t k, int64_t m0, int64_t 
   }
 }
 
-// One block of a group by MR rows of x, the first of which is row i.
-template <int TYPE, int MR>
-HOTSET_INLINE void add_block(const uint8_t* codes, int64_t row_bytes, int64_t block, __mmask64 mask, const Row& rows, int64_t i, int64_t k,
-                             const uint8_t* scales, float* sums, int64_t sum_stride) {
-  const __m512i table = _mm512_broadcast_i32x4(_mm_setr_epi8(12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0));
-  const __m512i low = _mm512_set1_epi8(15);
-  __m512i dot[8][MR];
-  for (int m = 0; m < MR; ++m) {
-    const int32_t* shift = rows.shifts(i + m) + k / 16;
-    for (int v = 0; v < 8; ++v) dot[v][m] = _mm512_set1_epi32(block == 16 ? shift[0] : shift[0] + shift[1]);
-  }
-  for (int64_t p = 0; p < block; p += 4) {
-    __m512i r[4];
-#pragma GCC unroll 4
-    for (int j = 0; j < 4; ++j) {
-      _mm_prefetch((const char*)codes + (p + j + kRowsAhead) * row_bytes, _MM_HINT_T0);
-      r[j] = _mm512_maskz_loadu_epi8(mask, codes + (p + j) * row_bytes);
-    }
-    const __m512i a = _mm512_unpacklo_epi8(r[0], r[1]), b = _mm512_unpackhi_epi8(r[0], r[1]);
-    const __m512i c = _mm512_unpacklo_epi8(r[2], r[3]), d = _mm512_unpackhi_epi8(r[2], r[3]);
-    const __m512i four[4] = {_mm512_unpacklo_epi16(a, c), _mm512_unpackhi_epi16(a, c), _mm512_unpacklo_epi16(b, d),
-                             _mm512_unpackhi_epi16(b, d)};
-    __m512i q[MR];
-    for (int m = 0; m < MR; ++m) {
-      int32_t quad;
-      memcpy(&quad, rows.q(i + m) + k + p, 4);
-      q[m] = _mm512_set1_epi32(quad);
-    }
-#pragma GCC unroll 4
-    for (int j = 0; j < 4; ++j) {
-      const __m512i even = _mm512_shuffle_epi8(table, _mm512_and_si512(four[j], low));
-      const __m512i odd = _mm512_shuffle_epi8(table, _mm512_and_si512(_mm512_srli_epi16(four[j], 4), low));
-      for (int m = 0; m < MR; ++m) {
-        dot[2 * j][m] = _mm512_dpbusd_epi32(dot[2 * j][m], even, q[m]);
-        dot[2 * j + 1][m] = _mm512_dpbusd_epi32(dot[2 * j + 1][m], odd, q[m]);
-      }
-    }
-  }
-#pragma GCC unroll 8
-  for (int v = 0; v < 8; ++v) {
-    const __m512 scale = floats_of_scales<TYPE>(scales + 16 * v);
-    for (int m = 0; m < MR; ++m) {
-      float* const to = sums + m * sum_stride + 16 * v;
-      const __m512 both = _mm512_mul_ps(scale, _mm512_set1_ps(rows.d(i + m)[k / 32]));
-      _mm512_store_ps(to, _mm512_fmadd_ps(_mm512_cvtepi32_ps(dot[v][m]), both, _mm512_load_ps(to)));
-    }
-  }
-}
-
-template <int TYPE>
-static void multiply_as(const MinifloatMatrix& w, const void* prepared, int64_t m0, int64_t m1, int64_t n0, int64_t n1, const float* bias,
-                        float* y, int64_t ldy, void* scratch) {
-  const int64_t columns = n1 - n0, groups = groups_of(columns), width = groups * kGroup;
-  const Row rows = Row::make(prepared, w.k);
-  float* const sums = (float*)scratch;
-  uint8_t* const scales = (uint8_t*)(sums + (m1 - m0) * width);
-  memset(sums, 0, (size_t)((m1 - m0) * width) * sizeof(float));
-  const int64_t blocks = w.k / w.block;
-  for (int64_t b = 0; b < blocks; ++b) {
-    if (b % kBlocks == 0) stage_scales<column>(w, b, smaller(kBlocks, blocks - b), n0, n1, scales);
-    for (int64_t g = 0; g < groups; ++g) {
-      const uint8_t* codes = w.codes + b * w.block * w.row_bytes + (n0 + g * kGroup) / 2;
-      const uint8_t* scale = scales + (b % kBlocks * groups + g) * kGroup;
-      const __mmask64 mask = first64((columns - g * kGroup) / 2);
-      int64_t m = m0;
-      for (; m + 2 <= m1; m += 2)
-        add_block<TYPE, 2>(codes, w.row_bytes, w.block, mask, rows, m, b * w.block, scale, sums + (m - m0) * width + g * kGroup, width);
-      if (m < m1)
-        add_block<TYPE, 1>(codes, w.row_bytes, w.block, mask, rows, m, b * w.block, scale, sums + (m - m0) * width + g * kGroup, width);
-    }
-  }
-  for (int64_t m = m0; m < m1; ++m)
-    store_columns<column>(sums + (m - m0) * width, 0.5f, w.factor, columns, bias ? bias + n0 : nullptr, y + m * ldy + n0);
-}
-
-static void multiply(const MinifloatMatrix& w, const void* prepared, int64_t m0, int64_t m1, int64_t n0, int64_t n1, const float* bias,
-                     float* y, int64_t ldy, void* scratch) {
-  if (m0 >= m1 || n0 >= n1) return;
-  if (w.scale_type == kE8m0)
-    multiply_as<kE8m0>(w, prepared, m0, m1, n0, n1, bias, y, ldy, scratch);
-  else
-    multiply_as<kE4m3>(w, prepared, m0, m1, n0, n1, bias, y, ldy, scratch);
-}
-
 }  // namespace
 
-const MinifloatColumns kMinifloatColumnsI8Avx512Vnni = {"avx512vnni", prepared_bytes, prepare, columns_scratch_bytes, multiply};
+const MinifloatColumns kMinifloatColumnsI8Avx512Vnni = {"avx512vnni", prepared_bytes, prepare, columns_scratch_bytes, multiply<Row>};
 
 }  // namespace hotset::cpu

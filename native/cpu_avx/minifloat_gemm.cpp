@@ -3,7 +3,6 @@
 #include "cpu_avx/minifloat_gemm.h"
 
 #include <cmath>
-#include <iterator>
 
 #include "cpu_avx/cpu_features.h"
 #include "cpu_avx/minifloat_gemm_isa.h"
@@ -16,6 +15,8 @@ constexpr Tiered<const MinifloatGemm*> kExact[] = {
 #if defined(__x86_64__)
     {CpuLevel::kAvx2, &kMinifloatF32Avx2},
     {CpuLevel::kAvx512, &kMinifloatF32Avx512},
+#elif defined(__aarch64__)
+    {CpuLevel::kNeon, &kMinifloatF32Neon},
 #endif
 };
 constexpr Tiered<const MinifloatGemm*> kInt8[] = {
@@ -23,16 +24,17 @@ constexpr Tiered<const MinifloatGemm*> kInt8[] = {
 #if defined(__x86_64__)
     {CpuLevel::kAvx2, &kMinifloatI8Avx2},
     {CpuLevel::kAvx512Vnni, &kMinifloatI8Avx512Vnni},
+#elif defined(__aarch64__)
+    {CpuLevel::kNeon, &kMinifloatI8Neon},
+    {CpuLevel::kNeonDot, &kMinifloatI8NeonDot},
 #endif
 };
-static_assert(std::size(kExact) == std::size(kInt8));
 
 }  // namespace
 
 const MinifloatGemm* minifloat_gemm_at(bool int8_activations, int i) {
-  if (static_cast<size_t>(i) >= std::size(kExact)) return nullptr;
-  const Tiered<const MinifloatGemm*>& tier = (int8_activations ? kInt8 : kExact)[i];
-  return cpu_may_run(tier.level) ? tier.kernel : nullptr;
+  const Tiered<const MinifloatGemm*>* tier = int8_activations ? tier_at(kInt8, i) : tier_at(kExact, i);
+  return tier ? tier->kernel : nullptr;
 }
 
 const MinifloatGemm& minifloat_gemm(bool int8_activations) { return *(int8_activations ? best_of(kInt8) : best_of(kExact)).kernel; }

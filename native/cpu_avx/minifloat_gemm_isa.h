@@ -11,6 +11,8 @@ extern const MinifloatGemm kMinifloatF32Scalar, kMinifloatI8Scalar;
 #if defined(__x86_64__)
 extern const MinifloatGemm kMinifloatF32Avx2, kMinifloatI8Avx2;
 extern const MinifloatGemm kMinifloatF32Avx512, kMinifloatI8Avx512Vnni;
+#elif defined(__aarch64__)
+extern const MinifloatGemm kMinifloatF32Neon, kMinifloatI8Neon, kMinifloatI8NeonDot;
 #endif
 
 }  // namespace hotset::cpu

@@ -9,15 +9,7 @@ namespace hotset::cpu {
 namespace {
 
 using NormFunction = void (*)(const NormRows& rows, int64_t r0, int64_t r1, float* temp);
-constexpr Tiered<NormFunction> kTiers[] = {
-    {CpuLevel::kScalar, norm_rows_scalar},
-#if defined(__x86_64__)
-    {CpuLevel::kAvx2, norm_rows_avx2},
-    {CpuLevel::kAvx512, norm_rows_avx512},
-#elif defined(__aarch64__)
-    {CpuLevel::kNeon, norm_rows_neon},
-#endif
-};
+constexpr Tiered<NormFunction> kTiers[] = {HOTSET_USUAL_TIERS(norm_rows)};
 
 }  // namespace
 

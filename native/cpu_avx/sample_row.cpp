@@ -7,15 +7,7 @@
 namespace hotset::cpu {
 namespace {
 
-constexpr Tiered<const SampleKernels& (*)()> kTiers[] = {
-    {CpuLevel::kScalar, sample_kernels_scalar},
-#if defined(__x86_64__)
-    {CpuLevel::kAvx2, sample_kernels_avx2},
-    {CpuLevel::kAvx512, sample_kernels_avx512},
-#elif defined(__aarch64__)
-    {CpuLevel::kNeon, sample_kernels_neon},
-#endif
-};
+constexpr Tiered<const SampleKernels& (*)()> kTiers[] = {HOTSET_USUAL_TIERS(sample_kernels)};
 
 }  // namespace
 

@@ -9,15 +9,7 @@ namespace hotset::cpu {
 namespace {
 
 using SwigluFunction = void (*)(const Swiglu& unit, const float* gate, const float* value, int64_t n, float* out);
-constexpr Tiered<SwigluFunction> kTiers[] = {
-    {CpuLevel::kScalar, swiglu_scalar},
-#if defined(__x86_64__)
-    {CpuLevel::kAvx2, swiglu_avx2},
-    {CpuLevel::kAvx512, swiglu_avx512},
-#elif defined(__aarch64__)
-    {CpuLevel::kNeon, swiglu_neon},
-#endif
-};
+constexpr Tiered<SwigluFunction> kTiers[] = {HOTSET_USUAL_TIERS(swiglu)};
 
 }  // namespace
 

@@ -2,29 +2,32 @@
 // Choice of the conversions of weight rows.
 #include "cpu_avx/weight_rows.h"
 
+#include <iterator>
+
 #include "cpu_avx/cpu_features.h"
 #include "cpu_avx/weight_rows_isa.h"
 
 namespace hotset::cpu {
 namespace {
 
+using Fill = void (*)(WeightRows*);
+constexpr Tiered<Fill> kTiers[] = {
+    HOTSET_USUAL_TIERS(weight_rows),
+#if defined(__x86_64__)
+    {CpuLevel::kAvx512Vnni, weight_rows_avx512vbmi},
+#endif
+};
+
 struct Levels {
-  WeightRows list[4];
+  WeightRows list[std::size(kTiers)];
   int count = 0;
 
   Levels() {
-    using Fill = void (*)(WeightRows*);
-    const auto add = [&](Fill fill) {
-      list[count] = count > 0 ? list[count - 1] : WeightRows{};
-      fill(&list[count++]);
-    };
-    add(weight_rows_scalar);
-#if defined(__x86_64__)
-    const CpuFeatures& cpu = cpu_features();
-    if (cpu.avx2) add(weight_rows_avx2);
-    if (cpu.avx512) add(weight_rows_avx512);
-    if (cpu.avx512vbmi) add(weight_rows_avx512vbmi);
-#endif
+    for (const Tiered<Fill>& tier : kTiers) {
+      if (!cpu_may_run(tier.level) || (tier.level == CpuLevel::kAvx512Vnni && !cpu_features().avx512vbmi)) continue;
+      if (count > 0) list[count] = list[count - 1];
+      tier.kernel(&list[count++]);
+    }
   }
 };
 

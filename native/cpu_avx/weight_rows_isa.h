@@ -9,6 +9,7 @@ void weight_rows_scalar(WeightRows* rows);
 void weight_rows_avx2(WeightRows* rows);
 void weight_rows_avx512(WeightRows* rows);
 void weight_rows_avx512vbmi(WeightRows* rows);
+void weight_rows_neon(WeightRows* rows);
 
 // For the ends of vector loops.
 void widen_3_to_4_scalar(const uint8_t* src, int64_t count, uint8_t* dst);
