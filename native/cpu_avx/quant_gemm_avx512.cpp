@@ -221,14 +221,14 @@ static void many_rows_tile(const Panel* panel, const float* x, int64_t ldx, int6
 }
 
 template <int BITS>
-static void many_rows_tiles(const Panel* panel, const float* x, int64_t ldx, int64_t m0, int64_t m1, int dwords, const PanelAhead& next,
+static void many_rows_tiles(const Panel* panel, const float* x, int64_t ldx, int64_t m0, int64_t m1, int dwords, PanelAhead* next,
                             const Store& out) {
   // Tiles of at most 12 rows and of nearly equal size.
-  const int64_t tiles = (m1 - m0 + 11) / 12;
+  const int64_t tiles = (m1 - m0 + 11) / 12, lines = (next->rows * next->lines + tiles - 1) / tiles;
   int64_t i = m0;
   for (int64_t t = 0; t < tiles; ++t) {
     const int64_t size = (m1 - i + (tiles - t) - 1) / (tiles - t);
-    next.prefetch(t, tiles);
+    next->advance(lines);
     switch (size) {
       // clang-format off
 #define HOTSET_TILE(MR) \
@@ -254,7 +254,7 @@ static void few_rows_any(const QuantMatrix& w, const float* x, int64_t ldx, int6
 template <int BITS>
 static void multiply(const QuantMatrix& w, const void* prepared, int64_t m, int64_t m0, int64_t m1, int64_t n0, int64_t n1,
                      const float* bias, float* y, int64_t ldy, void* scratch) {
-  if (n0 >= n1) return;
+  if (n0 >= n1 || m0 >= m1) return;
   const float* x = (const float*)prepared;
   const int64_t ldx = row_floats<BITS>(w.k);
   if (m <= kFewRows) {
@@ -282,14 +282,14 @@ static void multiply(const QuantMatrix& w, const void* prepared, int64_t m, int6
   for (int64_t outer = rows_fit ? n0 : 0; outer < outer_end; outer += outer_step) {
     for (int64_t inner = inner_begin; inner < inner_end; inner += inner_step) {
       const int64_t n = rows_fit ? outer : inner, k0 = rows_fit ? inner : outer;
-      const PanelAhead next = PanelAhead::after(w, n, n0, n1, k0, kPanelN, kPanelK, rows_fit, shift);
+      PanelAhead next = PanelAhead::after(w, n, n0, n1, k0, kPanelN, kPanelK, rows_fit, shift);
       if (w.zero_points)
         decode_panel<BITS, true>(w, n, n1, k0, shift, panel);
       else
         decode_panel<BITS, false>(w, n, n1, k0, shift, panel);
       const int dwords = (int)((smaller(kPanelK, w.k - k0) + kSteps<BITS> - 1) / kSteps<BITS>);
       const Store out = {bias ? bias + n : nullptr, y + n, ldy, {first16(n1 - n), first16(n1 - n - 16)}, k0 == 0, k0 + kPanelK >= w.k};
-      many_rows_tiles<BITS>(panel, x + k0 / kChunk<BITS> * kChunkFloats<BITS>, ldx, m0, m1, dwords, next, out);
+      many_rows_tiles<BITS>(panel, x + k0 / kChunk<BITS> * kChunkFloats<BITS>, ldx, m0, m1, dwords, &next, out);
     }
   }
 }

@@ -152,11 +152,11 @@ struct Streams {
 };
 
 // The bytes of a panel that will be unpacked next: rows of W from n on, `codes` codes of each from k0 on. They lie far apart, so the
-// hardware does not read them ahead; tiles of the present panel ask for a part each.
+// hardware does not read them ahead; tiles of the present panel ask for them little by little.
 struct PanelAhead {
   const uint8_t* codes;
   const char* scales;
-  int64_t row_bytes, scale_row_bytes, code_lines, lines, total;
+  int64_t row_bytes, scale_row_bytes, code_lines, lines, line, rows;
 
   static inline __attribute__((always_inline)) PanelAhead make(const QuantMatrix& w, int64_t n, int64_t n1, int64_t k0, int64_t panel_k,
                                                                int64_t panel_n, int shift) {
@@ -168,10 +168,11 @@ struct PanelAhead {
     p.scales = (const char*)w.scales + n * p.scale_row_bytes + (k0 >> shift) * size;
     p.code_lines = (k * w.bits / 8 + 63) / 64;
     p.lines = p.code_lines + ((((k - 1) >> shift) + 1) * size + 63) / 64;
-    p.total = smaller(panel_n, n1 - n) * p.lines;
+    p.line = 0;
+    p.rows = smaller(panel_n, n1 - n);
     return p;
   }
-  // What follows the panel at (n, k0), along a row of panels or down a column of them; nothing after the last one.
+  // What follows the panel at (n, k0), along a row of panels or down a column of them; after the last one, what is multiplied next.
   static inline __attribute__((always_inline)) PanelAhead after(const QuantMatrix& w, int64_t n, int64_t n0, int64_t n1, int64_t k0,
                                                                 int64_t panel_n, int64_t panel_k, bool along_k, int shift) {
     if (along_k) {
@@ -181,18 +182,21 @@ struct PanelAhead {
       n += panel_n;
       if (n >= n1) n = n0, k0 += panel_k;
     }
-    if (n >= n1 || k0 >= w.k) n = n1, k0 = 0;
-    return make(w, n, n1, k0, panel_k, panel_n, shift);
+    if (n < n1 && k0 < w.k) return make(w, n, n1, k0, panel_k, panel_n, shift);
+    PanelAhead p = make(w, 0, w.next_codes ? panel_n : 0, 0, panel_k, panel_n, shift);
+    p.codes = w.next_codes;
+    p.scales = (const char*)w.next_scales;
+    return p;
   }
-  // Asks for one of `parts` equal parts.
-  inline __attribute__((always_inline)) void prefetch(int64_t part, int64_t parts) const {
-    const int64_t end = total * (part + 1) / parts;
-    int64_t at = total * part / parts, row = at / lines, line = at % lines;
-    for (; at < end; ++at) {
-      const char* p =
-          line < code_lines ? (const char*)codes + row * row_bytes + 64 * line : scales + row * scale_row_bytes + 64 * (line - code_lines);
-      _mm_prefetch(p, _MM_HINT_T1);
-      if (++line == lines) line = 0, ++row;
+  // Asks for up to `count` lines more. Many at once would keep the loads of a tile waiting.
+  inline __attribute__((always_inline)) void advance(int64_t count) {
+    for (; count > 0 && rows > 0; --count) {
+      _mm_prefetch(line < code_lines ? (const char*)codes + 64 * line : scales + 64 * (line - code_lines), _MM_HINT_T0);
+      if (++line < lines) continue;
+      line = 0;
+      --rows;
+      codes += row_bytes;
+      scales += scale_row_bytes;
     }
   }
 };

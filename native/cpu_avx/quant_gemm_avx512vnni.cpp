@@ -2,7 +2,8 @@
 // Quantised GEMM with int8 activations for AVX-512 VNNI.
 //
 //   few rows:  lanes run along K (quant_gemm_avx512vnni.h).
-//   many rows: lanes run along N; a panel of 32 rows of W x 512 codes is unpacked into scratch once, then used for all rows of x.
+//   many rows: lanes run along N; a panel of 32 rows of W is transposed into scratch once, then used for all rows of x; codes leave their
+//              bytes in registers.
 //              sum (q * (code - zero)) = sum (q * code) - zero * sum (q), and prepare() leaves the second sum of every group.
 #include "cpu_avx/quant_gemm_avx512vnni.h"
 
@@ -11,7 +12,9 @@ namespace {
 
 using namespace avx512;
 
-constexpr int64_t kPanelK = 512;
+template <int BITS>
+constexpr int64_t kPanelK =
+    BITS == 8 ? 512 : 1024;  // codes: 16 KiB of them at most, so that a panel and its rows of x stay in a first-level cache
 constexpr int kPanelN = 32;
 constexpr int64_t kRowsInCache = 1 << 20;  // bytes of prepared rows that stay in a second-level cache beside a panel
 
@@ -93,45 +96,66 @@ static void prepare(const float* x, int64_t ldx, int64_t m, int64_t k, int64_t m
 
 // ---- many rows: lanes along N -------------------------------------------------------------------------------------------------------
 
-// Scratch of one panel, 512 codes of 32 rows. codes[((chunk * 16 + dword) * PLANES + plane) * 2 + half] are 4 codes of 16 rows.
+// Scratch of one panel, 32 rows of W. codes[dword of the rows][half] are the codes in one dword of 16 rows.
+template <int BITS>
 struct Panel {
-  __m512i codes[kPanelK / 4 * 2];
-  __m512 scale[16][2];   // [group][half]
-  __m512 offset[16][2];  // 2^(BITS-1) - zero
+  __m512i codes[kPanelK<BITS> * BITS / 32][2];
+  __m512 scale[kPanelK<BITS> / 32][2];   // [group][half]
+  __m512 offset[kPanelK<BITS> / 32][2];  // 2^(BITS-1) - zero
 };
 
+// Scales and offsets of 16 groups from k on, of 16 rows of W. Rows past the end repeat the last one.
 template <int BITS>
-static void unpack_panel(const QuantMatrix& w, int64_t n, int64_t n1, int64_t k0, int shift, Panel* panel) {
-  constexpr int PLANES = 8 / BITS;
-  const Blocks blocks = blocks_at(k0, w.k, 5, shift);
+HOTSET_INLINE void transpose_scales(const QuantMatrix& w, int64_t first, int64_t n1, int64_t k, int shift, int half, __m512 scale[16][2],
+                                    __m512 offset[16][2]) {
+  const bool plain = shift == 5 && w.scale_type == 1 && w.k - k >= 512;
+  const Blocks blocks = blocks_at(k, w.k, 5, shift);
+  __m512i r[16];
+  if (plain)
+    for (int i = 0; i < 16; ++i)
+      r[i] = _mm512_loadu_si512((const char*)w.scales + 4 * (smaller(first + i, n1 - 1) * w.scale_stride + blocks.first));
+  else
+    for (int i = 0; i < 16; ++i) r[i] = _mm512_castps_si512(scales_of(w, smaller(first + i, n1 - 1), blocks));
+  transpose16(r);
+  for (int g = 0; g < 16; ++g) scale[g][half] = _mm512_castsi512_ps(r[g]);
+  if (!w.zero_points) return;
+  for (int i = 0; i < 16; ++i) r[i] = zeros_of<BITS>(w, smaller(first + i, n1 - 1), blocks);
+  transpose16(r);
+  for (int g = 0; g < 16; ++g) offset[g][half] = _mm512_cvtepi32_ps(_mm512_sub_epi32(_mm512_set1_epi32(1 << (BITS - 1)), r[g]));
+}
+
+// One chunk of 16 rows of W.
+template <bool WHOLE>
+HOTSET_INLINE void transpose_chunk(const uint8_t* const rows[16], int64_t at, __mmask64 mask, __m512i* out) {
+  __m512i r[16];
+  for (int i = 0; i < 16; ++i) r[i] = WHOLE ? _mm512_loadu_si512(rows[i] + at) : _mm512_maskz_loadu_epi8(mask, rows[i] + at);
+  transpose16(r);
+  for (int j = 0; j < 16; ++j) _mm512_store_si512(out + 2 * j, r[j]);
+}
+
+template <int BITS>
+static void transpose_panel(const QuantMatrix& w, int64_t n, int64_t n1, int64_t k0, int shift, Panel<BITS>* panel) {
+  const int64_t k1 = smaller(w.k, k0 + kPanelK<BITS>);
   for (int half = 0; half < 2; ++half) {
-    const int64_t first = n + 16 * half, count = smaller(16, n1 - first);
-    __m512i r[16];
-    for (int i = 0; i < 16; ++i) r[i] = i < count ? _mm512_castps_si512(scales_of(w, first + i, blocks)) : _mm512_setzero_si512();
-    transpose16(r);
-    for (int g = 0; g < 16; ++g) panel->scale[g][half] = _mm512_castsi512_ps(r[g]);
-    if (w.zero_points) {
-      for (int i = 0; i < 16; ++i) r[i] = i < count ? zeros_of<BITS>(w, first + i, blocks) : _mm512_setzero_si512();
-      transpose16(r);
-      for (int g = 0; g < 16; ++g) panel->offset[g][half] = _mm512_cvtepi32_ps(_mm512_sub_epi32(_mm512_set1_epi32(1 << (BITS - 1)), r[g]));
+    const int64_t first = n + 16 * half;
+    for (int64_t k = k0; k < k1; k += 512) {
+      const int64_t g = (k - k0) / 32;
+      transpose_scales<BITS>(w, first, n1, k, shift, half, panel->scale + g, panel->offset + g);
     }
-    __m512i* out = panel->codes + half;
-    for (int64_t k = k0; k < k0 + kPanelK && k < w.k; k += 512 / BITS) {
-      const __mmask64 mask = first64(((w.k - k) * BITS + 7) / 8);
-      for (int i = 0; i < 16; ++i)
-        r[i] = i < count ? _mm512_maskz_loadu_epi8(mask, w.codes + (first + i) * w.row_bytes + k * BITS / 8) : _mm512_setzero_si512();
-      transpose16(r);
-      for (int j = 0; j < 16; ++j) {
-#pragma GCC unroll 4
-        for (int p = 0; p < PLANES; ++p, out += 2) _mm512_store_si512(out, plane<BITS>(r[j], p));
-      }
-    }
+    const uint8_t* rows[16];
+    for (int i = 0; i < 16; ++i) rows[i] = w.codes + smaller(first + i, n1 - 1) * w.row_bytes;
+    __m512i* out = &panel->codes[0][half];
+    int64_t k = k0;
+    for (; k + 512 / BITS <= k1; k += 512 / BITS, out += 32) transpose_chunk<true>(rows, k * BITS / 8, 0, out);
+    if (k < k1) transpose_chunk<false>(rows, k * BITS / 8, first64(((k1 - k) * BITS + 7) / 8), out);
   }
 }
 
-// MR rows of x from i on by one panel. A group of 32 codes is BITS dwords x PLANES.
+// MR rows of x from i on by one panel, asking for `lines` lines of the next one with every group. A group of 32 codes is BITS dwords x
+// PLANES.
 template <int BITS, int MR, bool ZEROS>
-static void many_rows_tile(const Panel* panel, const Row<BITS>& rows, int64_t i, int64_t k0, int groups, const Store& out) {
+static void many_rows_tile(const Panel<BITS>* panel, const Row<BITS>& rows, int64_t i, int64_t k0, int groups, PanelAhead* next,
+                           int64_t lines, const Store& out) {
   constexpr int PLANES = 8 / BITS;
   __m512 sum[MR][2];
   for (int m = 0; m < MR; ++m) {
@@ -141,8 +165,9 @@ static void many_rows_tile(const Panel* panel, const Row<BITS>& rows, int64_t i,
   const int64_t to_d = rows.code_bytes + k0 / 8, to_sum = to_d + 4 * rows.groups, to_shift = to_sum + 4 * rows.groups;
   const char* base[MR];
   for (int m = 0; m < MR; ++m) base[m] = (const char*)rows.q(i + m);
-  const __m512i* codes = panel->codes;
+  const __m512i* codes = panel->codes[0];
   for (int g = 0; g < groups; ++g) {
+    next->advance(lines);
     __m512i dot[MR][2];
     for (int m = 0; m < MR; ++m) {
       const int32_t* shift = (const int32_t*)(base[m] + to_shift) + g;
@@ -155,16 +180,21 @@ static void many_rows_tile(const Panel* panel, const Row<BITS>& rows, int64_t i,
       __asm__("" : "+r"(q[m]));  // one pointer a row and small offsets; left alone, gcc keeps many sums of offsets in memory
     }
 #pragma GCC unroll 8
-    for (int j = 0; j < 8; ++j) {
-      const __m512i c0 = _mm512_load_si512(codes), c1 = _mm512_load_si512(codes + 1);
+    for (int j = 0; j < BITS; ++j) {
+      __m512i bytes0 = _mm512_load_si512(codes), bytes1 = _mm512_load_si512(codes + 1);
+      __asm__("" : "+v"(bytes0), "+v"(bytes1));  // one load for all planes
       codes += 2;
+#pragma GCC unroll 4
+      for (int p = 0; p < PLANES; ++p) {
+        const __m512i c0 = plane<BITS>(bytes0, p), c1 = plane<BITS>(bytes1, p);
 #pragma GCC unroll 6
-      for (int m = 0; m < MR; ++m) {
-        int32_t four;
-        memcpy(&four, q[m] + 64 * (j % PLANES) + 4 * (j / PLANES), 4);
-        const __m512i x = _mm512_set1_epi32(four);
-        dot[m][0] = _mm512_dpbusd_epi32(dot[m][0], c0, x);
-        dot[m][1] = _mm512_dpbusd_epi32(dot[m][1], c1, x);
+        for (int m = 0; m < MR; ++m) {
+          int32_t four;
+          memcpy(&four, q[m] + 64 * p + 4 * j, 4);
+          const __m512i x = _mm512_set1_epi32(four);
+          dot[m][0] = _mm512_dpbusd_epi32(dot[m][0], c0, x);
+          dot[m][1] = _mm512_dpbusd_epi32(dot[m][1], c1, x);
+        }
       }
     }
     for (int m = 0; m < MR; ++m) {
@@ -182,34 +212,31 @@ static void many_rows_tile(const Panel* panel, const Row<BITS>& rows, int64_t i,
 }
 
 template <int BITS, bool ZEROS>
-static void many_rows_tiles(const Panel* panel, const Row<BITS>& rows, int64_t m0, int64_t m1, int64_t k0, int groups,
-                            const PanelAhead& next, const Store& out) {
-  const int64_t parts = (m1 - m0 + 5) / 6;
-  int64_t part = 0;
+static void many_rows_tiles(const Panel<BITS>* panel, const Row<BITS>& rows, int64_t m0, int64_t m1, int64_t k0, int groups,
+                            PanelAhead* next, const Store& out) {
+  const int64_t visits = (m1 - m0 + 5) / 6 * groups, lines = (next->rows * next->lines + visits - 1) / visits;
   for (int64_t i = m0; i < m1;) {
-    next.prefetch(part, parts);
-    ++part;
     // Tiles of 6 rows; a remainder of 1 or 2 is shared with the tile before it.
     const int64_t left = m1 - i;
     const int64_t tile = left >= 9 || left == 6 ? 6 : left > 6 ? (left + 1) / 2 : left;
     switch (tile) {
       case 1:
-        many_rows_tile<BITS, 1, ZEROS>(panel, rows, i, k0, groups, out);
+        many_rows_tile<BITS, 1, ZEROS>(panel, rows, i, k0, groups, next, lines, out);
         break;
       case 2:
-        many_rows_tile<BITS, 2, ZEROS>(panel, rows, i, k0, groups, out);
+        many_rows_tile<BITS, 2, ZEROS>(panel, rows, i, k0, groups, next, lines, out);
         break;
       case 3:
-        many_rows_tile<BITS, 3, ZEROS>(panel, rows, i, k0, groups, out);
+        many_rows_tile<BITS, 3, ZEROS>(panel, rows, i, k0, groups, next, lines, out);
         break;
       case 4:
-        many_rows_tile<BITS, 4, ZEROS>(panel, rows, i, k0, groups, out);
+        many_rows_tile<BITS, 4, ZEROS>(panel, rows, i, k0, groups, next, lines, out);
         break;
       case 5:
-        many_rows_tile<BITS, 5, ZEROS>(panel, rows, i, k0, groups, out);
+        many_rows_tile<BITS, 5, ZEROS>(panel, rows, i, k0, groups, next, lines, out);
         break;
       default:
-        many_rows_tile<BITS, 6, ZEROS>(panel, rows, i, k0, groups, out);
+        many_rows_tile<BITS, 6, ZEROS>(panel, rows, i, k0, groups, next, lines, out);
         break;
     }
     i += tile;
@@ -219,7 +246,7 @@ static void many_rows_tiles(const Panel* panel, const Row<BITS>& rows, int64_t m
 template <int BITS>
 static void multiply(const QuantMatrix& w, const void* prepared, int64_t m, int64_t m0, int64_t m1, int64_t n0, int64_t n1,
                      const float* bias, float* y, int64_t ldy, void* scratch) {
-  if (n0 >= n1) return;
+  if (n0 >= n1 || m0 >= m1) return;
   if (m <= kFewRows) {
     // The second four rows of x find these rows of W in the cache.
     const int64_t n_step = m1 - m0 <= 4 ? n1 - n0 : kFewRowsN;
@@ -230,33 +257,37 @@ static void multiply(const QuantMatrix& w, const void* prepared, int64_t m, int6
   const Row<BITS> rows = Row<BITS>::make(prepared, w.k);
   // One panel after the other. Prepared rows that do not stay in the cache are walked a column of panels at a time.
   const int shift = block_shift(w);
-  Panel* panel = (Panel*)scratch;
+  constexpr int64_t kDepth = kPanelK<BITS>;
+  Panel<BITS>* panel = (Panel<BITS>*)scratch;
   const bool rows_fit = (m1 - m0) * rows.stride() <= kRowsInCache;
-  const int64_t outer_end = rows_fit ? n1 : w.k, outer_step = rows_fit ? kPanelN : kPanelK;
-  const int64_t inner_begin = rows_fit ? 0 : n0, inner_end = rows_fit ? w.k : n1, inner_step = rows_fit ? kPanelK : kPanelN;
+  const int64_t outer_end = rows_fit ? n1 : w.k, outer_step = rows_fit ? kPanelN : kDepth;
+  const int64_t inner_begin = rows_fit ? 0 : n0, inner_end = rows_fit ? w.k : n1, inner_step = rows_fit ? kDepth : kPanelN;
   for (int64_t outer = rows_fit ? n0 : 0; outer < outer_end; outer += outer_step) {
     for (int64_t inner = inner_begin; inner < inner_end; inner += inner_step) {
       const int64_t n = rows_fit ? outer : inner, k0 = rows_fit ? inner : outer;
-      unpack_panel<BITS>(w, n, n1, k0, shift, panel);
-      const int groups = (int)((smaller(kPanelK, w.k - k0) + 31) / 32);
-      const Store out = {bias ? bias + n : nullptr, y + n, ldy, {first16(n1 - n), first16(n1 - n - 16)}, k0 == 0, k0 + kPanelK >= w.k};
-      const PanelAhead next = PanelAhead::after(w, n, n0, n1, k0, kPanelN, kPanelK, rows_fit, shift);
+      transpose_panel<BITS>(w, n, n1, k0, shift, panel);
+      const int groups = (int)((smaller(kDepth, w.k - k0) + 31) / 32);
+      const Store out = {bias ? bias + n : nullptr, y + n, ldy, {first16(n1 - n), first16(n1 - n - 16)}, k0 == 0, k0 + kDepth >= w.k};
+      PanelAhead next = PanelAhead::after(w, n, n0, n1, k0, kPanelN, kDepth, rows_fit, shift);
       if (w.zero_points)
-        many_rows_tiles<BITS, true>(panel, rows, m0, m1, k0, groups, next, out);
+        many_rows_tiles<BITS, true>(panel, rows, m0, m1, k0, groups, &next, out);
       else
-        many_rows_tiles<BITS, false>(panel, rows, m0, m1, k0, groups, next, out);
+        many_rows_tiles<BITS, false>(panel, rows, m0, m1, k0, groups, &next, out);
     }
   }
 }
 
-static size_t scratch_bytes(int64_t m, int64_t, int64_t) { return m <= kFewRows ? 0 : sizeof(Panel); }
+template <int BITS>
+static size_t scratch_bytes(int64_t m, int64_t, int64_t) {
+  return m <= kFewRows ? 0 : sizeof(Panel<BITS>);
+}
 
 }  // namespace
 
 const QuantGemm kQuantI8Avx512Vnni[3] = {
-    {prepared_bytes<2>, prepare<2>, scratch_bytes, multiply<2>},
-    {prepared_bytes<4>, prepare<4>, scratch_bytes, multiply<4>},
-    {prepared_bytes<8>, prepare<8>, scratch_bytes, multiply<8>},
+    {prepared_bytes<2>, prepare<2>, scratch_bytes<2>, multiply<2>},
+    {prepared_bytes<4>, prepare<4>, scratch_bytes<4>, multiply<4>},
+    {prepared_bytes<8>, prepare<8>, scratch_bytes<8>, multiply<8>},
 };
 
 }  // namespace hotset::cpu

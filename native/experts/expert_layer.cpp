@@ -385,7 +385,12 @@ class Piece {
       const RowJob job = row_job(first + row_job_index);
       float* const y = rows + (job.group->row + job.m0) * layer_.hidden + n0;
       float* const line = reinterpret_cast<float*>(scratch(thread));
-      fc2_rows(job, n0, n, y, layer_.hidden, line, line + plan_.fc2_columns);
+      NextColumns next;
+      if (const int64_t later = i + call_.pool->size(); later < grid.n_jobs()) {
+        const auto next_job = grid.job(later);
+        next = {&call_.experts[row_job(first + next_job.row_job).group->expert].fc2, next_job.n0};
+      }
+      fc2_rows(job, n0, n, y, layer_.hidden, line, line + plan_.fc2_columns, next);
     });
   }
 
