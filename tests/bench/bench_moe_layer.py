@@ -245,6 +245,13 @@ def cpu_model():
     return platform.processor()
 
 
+def commit():
+    """Of the checkout that this file lies in; empty where there is none."""
+    command = ["git", "-C", pathlib.Path(__file__).parent, "describe", "--always", "--dirty"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    return done.stdout.strip()
+
+
 def rms(a):
     return float(np.sqrt(np.mean(np.square(a, dtype=np.float64))))
 
@@ -323,6 +330,7 @@ def main():
 
         record = {
             "cpu": cpu_model(),
+            "commit": commit(),
             "threads": arguments.threads,
             "shape": arguments.shape,
             "bits": arguments.bits,
