@@ -10,7 +10,7 @@ namespace hotset::cuda {
 namespace {
 
 constexpr size_t kMaxBuffer = size_t{4} << 20;  // 4 MiB travel in 75 us, many times what it costs to start a copy
-constexpr size_t kMinBuffer = size_t{256} << 10;
+constexpr size_t kMinBuffer = size_t{64} << 10;
 constexpr size_t kMaxThreads = 16;            // a thread copies 5 to 9 GB/s, the bus takes 55
 constexpr size_t kMaxPinners = 4;             // threads that pin pages in place
 constexpr size_t kWindow = size_t{64} << 20;  // pinned in place at a time, two for each of those threads

@@ -138,9 +138,21 @@ Status bench(const std::shared_ptr<Gpu>& gpu, const std::string& folder, size_t 
     at += n;
   }
   for (const Upload::Way way : {Upload::Way::ring, Upload::Way::in_place}) {
-    for (const auto& [n_threads, pinned_mib] :
-         {std::pair{1, 32}, {2, 32}, {4, 32}, {8, 16}, {8, 32}, {8, 64}, {12, 64}, {16, 32}, {16, 64}, {16, 128}}) {
-      if (n_threads > n_processors || (way == Upload::Way::in_place && pinned_mib != 32)) continue;
+    for (const auto& [n_threads, pinned_mib] : {std::pair{1, 4},
+                                                {2, 4},
+                                                {4, 4},
+                                                {4, 8},
+                                                {8, 2},
+                                                {8, 4},
+                                                {8, 8},
+                                                {8, 16},
+                                                {12, 4},
+                                                {12, 8},
+                                                {16, 4},
+                                                {16, 8},
+                                                {16, 16},
+                                                {16, 32}}) {
+      if (n_threads > n_processors || (way == Upload::Way::in_place && pinned_mib != 4)) continue;
       ThreadPool pool(n_threads);
       double best = 1e9, first = 0;
       for (int round = 0; round < 3; ++round) {

@@ -151,7 +151,16 @@ void fake_remove(object *o) {
   o->work = (queue){0};
 }
 
+static void (*on_launch)(const char *kernel, void *user);
+static void *on_launch_user;
+
+void fake_cuda_on_launch(void (*run)(const char *kernel, void *user), void *user) {
+  on_launch = run;
+  on_launch_user = user;
+}
+
 void fake_note_launch(const object *function) {
+  if (on_launch) on_launch(function->name, on_launch_user);
   if (n_launches < MAX_LAUNCHES) memcpy(launches[n_launches], function->name, sizeof launches[0]);
   ++n_launches;
 }
@@ -415,8 +424,14 @@ long fake_cuda_live(const char *kind) {
 
 size_t fake_cuda_used(int device) { return fake.devices[device].used; }
 size_t fake_cuda_peak(int device) { return fake.devices[device].peak; }
-void fake_cuda_set_memory(int device, size_t total_bytes) { fake.devices[device].total = total_bytes; }
-void fake_cuda_set_lazy(int lazy) { fake.lazy = lazy; }
+void fake_cuda_set_memory(int device, size_t total_bytes) {
+  read_environment();
+  fake.devices[device].total = total_bytes;
+}
+void fake_cuda_set_lazy(int lazy) {
+  read_environment();
+  fake.lazy = lazy;
+}
 const char *fake_cuda_launched(long index) { return index >= 0 && index < n_launches && index < MAX_LAUNCHES ? launches[index] : NULL; }
 const char *fake_cuda_misuse(void) { return misuse; }
 

@@ -42,6 +42,9 @@ void fake_cuda_set_memory(int device, size_t total_bytes);
 void fake_cuda_set_lazy(int lazy);
 /* Name of the index-th kernel that ran since the last reset, replayed ones included; NULL past the last. */
 const char* fake_cuda_launched(long index);
+/* Calls `run(name, user)` whenever a kernel runs, which may read and write device memory as the host sees it (without bit 62) and
+ * must not call the driver. NULL: kernels do nothing. */
+void fake_cuda_on_launch(void (*run)(const char* kernel, void* user), void* user);
 /* The first misuse since the last reset, "" if none: what, and in which call. */
 const char* fake_cuda_misuse(void);
 

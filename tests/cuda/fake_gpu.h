@@ -35,6 +35,7 @@ inline size_t peak(int device) { return HOTSET_FAKE(peak)(device); }
 inline void set_memory(int device, size_t bytes) { HOTSET_FAKE(set_memory)(device, bytes); }
 inline void set_lazy(bool lazy) { HOTSET_FAKE(set_lazy)(lazy); }
 inline const char* launched(long index) { return HOTSET_FAKE(launched)(index); }
+inline void on_launch(void (*run)(const char*, void*), void* user) { HOTSET_FAKE(on_launch)(run, user); }
 inline std::string misuse() { return HOTSET_FAKE(misuse)(); }
 #undef HOTSET_FAKE
 
