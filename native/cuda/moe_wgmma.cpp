@@ -9,7 +9,7 @@ namespace {
 
 constexpr char kFatbin[] = "moe_wgmma";
 constexpr unsigned kThreads = 384;
-constexpr unsigned kSharedBytes = 3 * 65536 + 8192 + 4 * (kWgmmaMaxExperts + 1) + 1024 + 256;  // Shared of the kernel and its alignment
+constexpr unsigned kSharedBytes = 4 * 49152 + 8192 + 4 * (kWgmmaMaxExperts + 1) + 1024 + 256;  // Shared of the kernel and its alignment
 
 // Boxes of 64 columns and 32 rows of x, swizzled for wgmma.
 Status encode(const Gpu& gpu, const void* x, int64_t rows, int64_t columns, TensorMap* map) {
