@@ -140,11 +140,11 @@ Status launch_gemm(Gpu& gpu, Stream stream, const NBitsParams& p, void* workspac
 // One matrix as a group of one expert: raw int4 rows without padding.
 bool wgmma_fits(const Gpu& gpu, const NBitsParams& p) {
   return p.bits == 4 && !p.prepacked && p.a_type != 1 && p.scale_type == p.a_type && (!p.zeros || p.zero_type == 2) &&
-         (!p.bias || p.bias_type == p.a_type) && p.row_bytes * 2 == p.k && aligned(p.codes, 16) &&
-         moe_wgmma_takes(gpu.limits(), static_cast<DType>(p.a_type), p.k, p.n, int64_t{1} << p.block_shift, 1);
+         (!p.bias || (p.bias_type == p.a_type && aligned(p.bias, 16))) && p.row_bytes * 2 == p.k && aligned(p.y, 16) &&
+         aligned(p.codes, 16) && moe_wgmma_takes(gpu.limits(), static_cast<DType>(p.a_type), p.k, p.n, int64_t{1} << p.block_shift, 1);
 }
 
-// workspace | 4 addresses | 2 offsets | m rows | A in chunk order
+// workspace | 3 addresses | 2 offsets | m rows | A in chunk order
 struct WgmmaPlaces {
   size_t offsets = 4 * sizeof(uint64_t), rows = 64, x, bytes;
   explicit WgmmaPlaces(const NBitsParams& p)
@@ -162,7 +162,6 @@ Status launch_wgmma(Gpu& gpu, Stream stream, const NBitsParams& p, void* workspa
   group.codes = reinterpret_cast<uint64_t>(p.codes);
   group.scales = reinterpret_cast<uint64_t>(p.scales);
   group.zeros = reinterpret_cast<uint64_t>(p.zeros);
-  group.bias = reinterpret_cast<uint64_t>(p.bias);
   group.m = p.m;
   HOTSET_ASSIGN(const Function function, gpu.function("matmul_nbits", "hotset_nbits_group"));
   HOTSET_TRY(launch_with(
@@ -173,7 +172,6 @@ Status launch_wgmma(Gpu& gpu, Stream stream, const NBitsParams& p, void* workspa
   product.weights = group.addresses;
   product.scales = group.addresses + 1;
   product.zeros = p.zeros ? group.addresses + 2 : nullptr;
-  product.biases = p.bias ? group.addresses + 3 : nullptr;
   product.out = p.y;
   product.experts = 1;
   product.n = product.out_columns = p.n;
@@ -182,7 +180,10 @@ Status launch_wgmma(Gpu& gpu, Stream stream, const NBitsParams& p, void* workspa
   product.block_shift = p.block_shift;
   product.row_step = 1;
   const Current current(gpu);  // for the tensor map
-  return moe_wgmma(gpu, stream, static_cast<DType>(p.a_type), false, product, base + places.x, p.m);
+  HOTSET_TRY(moe_wgmma(gpu, stream, static_cast<DType>(p.a_type), false, product, base + places.x, p.m));
+  if (!p.bias) return {};
+  HOTSET_ASSIGN(const Function add, gpu.function("matmul_nbits", format_text("hotset_nbits_bias_%s", suffix(p.a_type)).c_str()));
+  return launch_with(gpu, stream, {.function = add, .grid_x = static_cast<unsigned>(p.m), .block = 256, .overlap = true}, p);
 }
 
 }  // namespace

@@ -97,8 +97,30 @@ __device__ void dequantise(const NBitsParams& p) {
   }
 }
 
+// y (m, n) += bias, rounded again; a block is a row, n a multiple of 8.
+template <class T>
+__device__ void add_bias(const NBitsParams& p) {
+  release_successor();
+  wait_for_predecessor();
+  T* const y = static_cast<T*>(p.y) + static_cast<std::int64_t>(blockIdx.x) * p.n;
+  for (int i = threadIdx.x * 8; i < p.n; i += blockDim.x * 8) {
+    Vector<T> v = load_vector(y + i);
+    const Vector<T> bias = load_vector(static_cast<const T*>(p.bias) + i);
+#pragma unroll
+    for (int j = 0; j < 8; ++j) v.at[j] = from_float<T>(to_float(v.at[j]) + to_float(bias.at[j]));
+    store_vector(y + i, v);
+  }
+}
+
 }  // namespace
 }  // namespace hotset::cuda::nbits
+
+extern "C" __global__ void __launch_bounds__(256) hotset_nbits_bias_f16(const hotset::cuda::NBitsParams p) {
+  hotset::cuda::nbits::add_bias<hotset::cuda::Half>(p);
+}
+extern "C" __global__ void __launch_bounds__(256) hotset_nbits_bias_bf16(const hotset::cuda::NBitsParams p) {
+  hotset::cuda::nbits::add_bias<hotset::cuda::Bfloat>(p);
+}
 
 #define HOTSET_NBITS(T, suffix)                                                                                     \
   extern "C" __global__ void __launch_bounds__(256) hotset_nbits_any_##suffix(const hotset::cuda::NBitsParams p) {  \
@@ -120,7 +142,6 @@ extern "C" __global__ void __launch_bounds__(256) hotset_nbits_group(const hotse
   p.addresses[0] = p.codes;
   p.addresses[1] = p.scales;
   p.addresses[2] = p.zeros;
-  p.addresses[3] = p.bias;
   p.offsets[0] = 0;
   p.offsets[1] = p.m;
 }

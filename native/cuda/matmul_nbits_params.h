@@ -33,10 +33,10 @@ struct NBitsParams {
 
 // Tables that make one matrix a group of one expert (moe_wgmma_params.h), and its rows the rows of A in their order.
 struct NBitsGroupParams {
-  std::uint64_t* addresses;  // [4]: codes, scales, zeros, bias
+  std::uint64_t* addresses;  // [3]: codes, scales, zeros
   std::int32_t* offsets;     // [2]
   std::int32_t* rows;        // [m]
-  std::uint64_t codes, scales, zeros, bias;
+  std::uint64_t codes, scales, zeros;
   std::int32_t m;
 };
 
