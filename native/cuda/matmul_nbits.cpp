@@ -195,6 +195,16 @@ NBitsForm nbits_form(const Gpu& gpu, const NBitsParams& p) {
   return gemv_fits(p) && gemv_rows(gpu, p) > 0 ? NBitsForm::gemv : p.m > 16 ? NBitsForm::gemm : NBitsForm::any;
 }
 
+NBitsParams nbits_anywhere(NBitsParams p, bool with_zeros, bool with_bias) {
+  const void* const aligned_place = reinterpret_cast<const void*>(uintptr_t{256});
+  p.codes = nullptr;
+  p.a = p.scales = nullptr;
+  p.y = nullptr;
+  p.zeros = with_zeros ? aligned_place : nullptr;
+  p.bias = with_bias ? aligned_place : nullptr;
+  return p;
+}
+
 const char* nbits_form_name(NBitsForm form) {
   static const char* const names[] = {"any", "gemv", "gemm", "wgmma"};
   return names[static_cast<int>(form)];
@@ -232,8 +242,8 @@ Status launch_nbits_as(NBitsForm form, Gpu& gpu, Stream stream, const NBitsParam
 }
 
 Status launch_nbits(Gpu& gpu, Stream stream, const NBitsParams& p, void* workspace) {
-  const NBitsForm form = nbits_form(gpu, p);
-  return launch_nbits_as(nbits_workspace(form, p) > 0 && !workspace ? NBitsForm::any : form, gpu, stream, p, workspace);
+  const NBitsForm form = nbits_form(gpu, p), planned = nbits_form(gpu, nbits_anywhere(p, p.zeros, p.bias));
+  return launch_nbits_as(form == planned || nbits_workspace(form, p) == 0 ? form : NBitsForm::any, gpu, stream, p, workspace);
 }
 
 }  // namespace hotset::cuda

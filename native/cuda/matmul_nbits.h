@@ -18,10 +18,12 @@ enum class NBitsForm {
 NBitsForm nbits_form(const Gpu& gpu, const NBitsParams& p);
 const char* nbits_form_name(NBitsForm form);
 
-// Bytes of workspace of a call.
+// p with no addresses but those that say that there are zero points and a bias: how a call is planned.
+NBitsParams nbits_anywhere(NBitsParams p, bool with_zeros, bool with_bias);
+
+// Bytes of workspace of a call that was planned so. One whose weights lie at odd addresses is served by a kernel without workspace.
 size_t nbits_workspace(const Gpu& gpu, const NBitsParams& p);
 size_t nbits_workspace(NBitsForm form, const NBitsParams& p);
-// Weights at odd addresses, which the choice above did not know, are served without workspace.
 Status launch_nbits(Gpu& gpu, Stream stream, const NBitsParams& p, void* workspace);
 
 // The same in a given form, for tests.

@@ -47,8 +47,7 @@ class MatMulNBitsOnDevice final : public DeviceKernel {
     p.scale_type = static_cast<int32_t>(scales);
     p.zero_type = static_cast<int32_t>(zeros);
     p.bias_type = static_cast<int32_t>(bias);
-    static const char any = 0;
-    if (zeros != DType::undefined && zeros != DType::u8) p.zeros = &any;
+    p = cuda::nbits_anywhere(p, zeros != DType::undefined, bias != DType::undefined);
     return p;
   }
 
