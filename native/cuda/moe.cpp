@@ -12,12 +12,12 @@
 namespace hotset::cuda {
 namespace {
 
-constexpr uint32_t kWarps = 4;                           // of a block of the decode kernels
-constexpr uint32_t kFirstStages = 4, kSecondStages = 8;  // units in flight a warp
-constexpr uint32_t kPasses = 2;
-constexpr uint32_t kFewTokens = 16;
-constexpr uint32_t kTileRows = 128, kTilePanels = 8, kGemmSteps = 2;  // of the grouped product
-constexpr uint32_t kMostExperts = 1024;                               // 32 a lane of the router
+constexpr uint32_t kFirstWarps = 4, kSecondWarps = 16;  // of a block of the decode kernels
+constexpr uint32_t kFewTokens = 16;                     // one block routes them
+constexpr uint32_t kMostTokens = 128;                   // of the kernels for few rows
+constexpr uint32_t kTileRows = 128, kTilePanels = 8;    // of the grouped product
+constexpr uint32_t kOwnShared = 1024;                   // bytes of shared memory that kernels may have beside the dynamic
+constexpr uint32_t kMostExperts = 1024;                 // 32 a lane of the router
 
 constexpr uint32_t ceil_div(uint32_t a, uint32_t b) { return (a + b - 1) / b; }
 constexpr size_t round_up_256(size_t n) { return (n + 255) & ~size_t{255}; }
@@ -27,21 +27,20 @@ size_t bytes_of(MoeType t) { return t == MoeType::f32 ? 4 : t == MoeType::f16 ||
 struct Format {
   const char *family, *name;  // of fatbins, of kernels
   MoeOrder order;
-  uint32_t step_bytes, columns, unit_steps, grain;
+  uint32_t step_bytes, columns;
 };
 
 const Format* format_of(const MoeForm& f, MoeType type) {
-  static constexpr Format kRaw[] = {{"int", "raw2", MoeOrder::nibble, 8, 1, 16, 2},
-                                    {"int", "raw3", MoeOrder::nibble, 12, 1, 8, 4},
-                                    {"int4", "raw4", MoeOrder::nibble, 16, 1, 8, 1},
-                                    {"int", "raw8", MoeOrder::natural, 32, 1, 4, 1}};
-  static constexpr Format kSm80[] = {{"sm80", "sm80_2", MoeOrder::tiles, 8, 8, 16, 2},
-                                     {"int4", "sm80_4", MoeOrder::tiles, 16, 4, 8, 2},
-                                     {"sm80", "sm80_8", MoeOrder::tiles, 32, 2, 4, 2}};
-  static constexpr Format kMxfp4 = {"fp", "mxfp4", MoeOrder::nibble, 16, 1, 8, 1};
-  static constexpr Format kNvfp4 = {"fp", "nvfp4", MoeOrder::nibble, 16, 1, 8, 1};
-  static constexpr Format kFp8 = {"fp", "fp8", MoeOrder::natural, 32, 1, 4, 1};
-  static constexpr Format kDense = {"fp", "dense", MoeOrder::natural, 64, 1, 2, 1};
+  static constexpr Format kRaw[] = {{"int", "raw2", MoeOrder::nibble, 8, 1},
+                                    {"int", "raw3", MoeOrder::nibble, 12, 1},
+                                    {"int4", "raw4", MoeOrder::nibble, 16, 1},
+                                    {"int", "raw8", MoeOrder::natural, 32, 1}};
+  static constexpr Format kSm80[] = {
+      {"sm80", "sm80_2", MoeOrder::tiles, 8, 8}, {"int4", "sm80_4", MoeOrder::tiles, 16, 4}, {"sm80", "sm80_8", MoeOrder::tiles, 32, 2}};
+  static constexpr Format kMxfp4 = {"fp", "mxfp4", MoeOrder::nibble, 16, 1};
+  static constexpr Format kNvfp4 = {"fp", "nvfp4", MoeOrder::nibble, 16, 1};
+  static constexpr Format kFp8 = {"fp", "fp8", MoeOrder::natural, 32, 1};
+  static constexpr Format kDense = {"fp", "dense", MoeOrder::natural, 64, 1};
   switch (f.storage) {
     case MoeStorage::raw:
       return &kRaw[f.bits == 8 ? 3 : f.bits - 2];
@@ -64,7 +63,8 @@ const char* type_name(MoeType t) { return t == MoeType::f16 ? "f16" : t == MoeTy
 struct Product {
   const Format* format = nullptr;  // null: the simple kernel
   MoeUnit unit = {};
-  uint32_t slice = 0, stages = 0;
+  uint32_t pairs = 0, parts = 0;  // few rows
+  bool quick = false;
   uint32_t shared = 0;
   bool grouped = false;  // tiles of many rows
   MoeRows rows = {};     // that it takes
@@ -106,27 +106,40 @@ const Format* fast_format(const MoeLayer& layer, int fc) {
   return format;
 }
 
+// Whether the kernels for few rows compute a call: they multiply 8 rows of an expert at a time, so experts should have about as many.
+bool reads_once(const MoeLayer& layer, uint32_t n_tokens) {
+  return n_tokens <= kFewTokens || (n_tokens <= kMostTokens && n_tokens * layer.k <= 4 * layer.n_experts);
+}
+
 Product choose(const Limits& limits, const MoeLayer& layer, int fc, uint32_t n_tokens) {
   Product p;
   const MoeForm& f = layer.form[fc];
   const Format* const format = fast_format(layer, fc);
   if (!format) return p;
-  const uint32_t parts = layer.type == MoeType::f32 ? 3 : 1, rows = parts == 3 ? 2 : 8;
-  p.grouped = n_tokens > kPasses * rows || n_tokens > kFewTokens;
+  const uint32_t parts = layer.type == MoeType::f32 ? 3 : 1;
+  p.grouped = !reads_once(layer, n_tokens);
+  if (!p.grouped && !layer.few_tensor_cores) return p;
   if (p.grouped) {
-    p.unit = make_unit(layer, f, *format, kGemmSteps, kGemmSteps);
-    const uint32_t stage = parts * kTileRows * 128 + kTilePanels * p.unit.bytes;
-    p.shared = std::max((parts == 3 ? 3 : 4) * stage, kTileRows * (kTilePanels * 16 + 4) * 4);
+    const uint32_t steps = parts == 3 ? 2 : 4, stages = parts == 3 ? 3 : 2;
+    p.unit = make_unit(layer, f, *format, steps, steps);
+    const uint32_t stage = parts * kTileRows * steps * 64 + kTilePanels * p.unit.bytes;
+    p.shared = std::max(stages * stage, kTileRows * (kTilePanels * 16 + 4) * 4);
+    if (p.unit.granule == 0) return Product();
   } else {
-    const uint32_t steps = f.k / 32;
-    p.slice = ceil_div(ceil_div(steps, kWarps), format->grain) * format->grain;
-    const uint32_t unit_steps = std::min(format->unit_steps, p.slice);
-    p.unit = make_unit(layer, f, *format, unit_steps, std::gcd(p.slice, unit_steps));
-    p.stages = fc == 0 ? std::min(kFirstStages, ceil_div(p.slice, unit_steps)) : kSecondStages;
+    const uint32_t run = f.storage == MoeStorage::sm80 && f.bits == 2 ? 16 : format->step_bytes;
+    const uint32_t read = run % 16 == 0 ? 16 : run % 8 == 0 ? 8 : 4;  // bytes at once
+    if (layer.weight_alignment % read != 0 || f.row_bytes * format->columns % read != 0) return p;
     const uint32_t routes = n_tokens * layer.k;
-    p.shared = kWarps * p.stages * p.unit.bytes + (fc == 0 ? kWarps * kPasses * rows * 16 * 4 : kWarps * routes * 16 * 4 + routes * 4);
+    p.pairs = n_tokens <= 2 ? 1 : 4;
+    p.parts = fc == 0 ? 0 : std::max(1u, kSecondWarps / routes);
+    const bool codes = f.storage == MoeStorage::raw || f.storage == MoeStorage::sm80;
+    if (p.pairs == 1 && layer.type != MoeType::f32)
+      p.quick = codes ? f.type == layer.type && f.block_shift == 5 && f.blocks % 2 == 0 && f.zeros == MoeZeros::middle &&
+                            layer.scale_alignment % 4 == 0
+                      : f.storage == MoeStorage::fp8 && f.type == MoeType::none;
+    p.shared = fc == 0 ? kFirstWarps * 2 * p.pairs * 16 * 4 : routes * (p.parts * 16 + 16 + 3) * 4;
   }
-  if (p.unit.granule == 0 || p.shared > static_cast<uint32_t>(limits.shared_bytes_per_block)) return Product();
+  if (p.shared > static_cast<uint32_t>(limits.shared_bytes_per_block) - kOwnShared) return Product();
   p.format = format;
   p.rows = {parts, format->order};
   return p;
@@ -172,7 +185,7 @@ Plan make_plan(const Limits& limits, const MoeLayer& layer, uint32_t n_tokens) {
   Plan p;
   p.first = choose(limits, layer, 0, n_tokens);
   p.second = choose(limits, layer, 1, n_tokens);
-  p.wgmma = n_tokens > kFewTokens && prefers_wgmma(limits, layer);
+  p.wgmma = !reads_once(layer, n_tokens) && prefers_wgmma(limits, layer);
   if (p.wgmma) p.first = p.second = Product();
   const size_t routes = size_t{n_tokens} * layer.k;
   p.few = n_tokens <= kFewTokens && !p.first.grouped && !p.second.grouped;
@@ -263,9 +276,7 @@ Status launch_product(Gpu& gpu, Stream stream, const MoeLayer& layer, const Plan
   p.form = layer.form[fc];
   p.third = layer.form[2];
   p.unit = how.unit;
-  p.slice = how.slice;
-  p.stages = how.stages;
-  p.n_warps = kWarps;
+  p.parts = how.parts;
   p.second = fc;
   Launch l;
   l.overlap = true;
@@ -278,12 +289,12 @@ Status launch_product(Gpu& gpu, Stream stream, const MoeLayer& layer, const Plan
   }
   char fatbin[32], name[64];
   std::snprintf(fatbin, sizeof fatbin, "moe_%s_%s", how.grouped ? "gemm" : "decode", how.format->family);
-  std::snprintf(name, sizeof name, "hotset_moe_%s_%s_%s",
-                how.grouped ? "gemm"
-                : fc == 0   ? "first"
-                            : "second",
-                how.format->name, type_name(layer.type));
-  HOTSET_ASSIGN(l.function, gpu.function(fatbin, name, gpu.limits().shared_bytes_per_block));
+  if (how.grouped)
+    std::snprintf(name, sizeof name, "hotset_moe_gemm_%s_%s", how.format->name, type_name(layer.type));
+  else
+    std::snprintf(name, sizeof name, "hotset_moe_%s_%s_%s_%u%s", fc == 0 ? "first" : "second", how.format->name, type_name(layer.type),
+                  how.pairs, how.quick ? "q" : "");
+  HOTSET_ASSIGN(l.function, gpu.function(fatbin, name, gpu.limits().shared_bytes_per_block - kOwnShared));
   l.shared_bytes = how.shared;
   if (how.grouped) {
     l.grid_x = plan.max_tiles;
@@ -292,7 +303,7 @@ Status launch_product(Gpu& gpu, Stream stream, const MoeLayer& layer, const Plan
   } else {
     l.grid_x = ceil_div(width, per_panel);
     l.grid_y = fc == 0 ? n_groups : 1;
-    l.block = kWarps * 32;
+    l.block = (fc == 0 ? kFirstWarps : kSecondWarps) * 32;
   }
   return launch_with(gpu, stream, l, p);
 }
@@ -362,9 +373,12 @@ Status launch_sum(Gpu& gpu, Stream stream, const MoeLayer& layer, const MoeCall&
   p.n_tokens = call.n_tokens;
   p.k = layer.k;
   p.n = layer.hidden;
-  HOTSET_ASSIGN(const Function f, gpu.function("moe_router", "hotset_moe_sum"));
-  return launch_with(gpu, stream,
-                     {.function = f, .grid_x = ceil_div(layer.hidden, 256), .grid_y = call.n_tokens, .block = 256, .overlap = true}, p);
+  const bool by_8 = layer.type != MoeType::f32 && layer.hidden % 8 == 0 && reinterpret_cast<uintptr_t>(call.y) % 16 == 0;
+  HOTSET_ASSIGN(const Function f, gpu.function("moe_router", by_8 ? "hotset_moe_sum_by_8" : "hotset_moe_sum"));
+  const uint32_t threads = by_8 ? 128 : 256, width = by_8 ? 8 : 1;
+  return launch_with(
+      gpu, stream,
+      {.function = f, .grid_x = call.n_tokens, .grid_y = ceil_div(layer.hidden, threads * width), .block = threads, .overlap = true}, p);
 }
 
 }  // namespace

@@ -19,9 +19,10 @@ struct MoeLayer {
   bool normalize = false, sparse_mixer = false;
   MoePairing pairing = MoePairing::none;
   MoeActivation activation = {};
-  MoeForm form[3] = {};                    // FC1, FC2, FC3
-  bool tensor_cores = true, wgmma = true;  // false: do without
-  uint32_t weight_alignment = 1;           // divides the addresses of all weights; scales and biases begin at multiples of their elements
+  MoeForm form[3] = {};                                             // FC1, FC2, FC3
+  bool tensor_cores = true, wgmma = true, few_tensor_cores = true;  // false: do without; the last of few rows alone
+  uint32_t weight_alignment = 1;                                    // divides the addresses of all weights, up to 16
+  uint32_t scale_alignment = 1;  // and those of scales; scales and biases begin at multiples of their elements anyway
 };
 
 struct MoeCall {

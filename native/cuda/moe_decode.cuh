@@ -1,340 +1,290 @@
 // SPDX-License-Identifier: Apache-2.0
 // Products of a mixture-of-experts layer for a few rows, bound by reading weights: each byte is read once, whoever shares it.
 //
-// A panel is 16 rows of a matrix. Its columns (k) are cut into a slice a warp; a warp streams the slice through units of its own in
-// shared memory, multiplies with tensor cores and adds up 16 x 8 results for up to two passes. Codes go in as exact 16-bit floats and
-// scales are applied to the float32 sums of 32 products, so no weight is rounded. Float32 rows are three bf16 columns
-// each: products are exact there too.
+// A panel is 16 rows of a matrix, a run 32 codes of a row, a chunk 4 runs (128 columns). In the layout of mma.m16n8k16 lane 4 g + t
+// reads run t of panel rows g and g + 8 of a chunk, straight into registers, several chunks ahead. The 8 mma of a chunk each take 4 of
+// these codes a lane, so one mma adds up products of four runs with four scales. To keep them apart, four of the eight columns of the
+// other operand belong to one row of x: column 4 m + r holds run r of row m and zeros for the other runs. So two rows of x go at once,
+// and element (g, 4 m + r) of the result is the sum of one run of matrix row g, in float32, without its scale. Then scales are applied: no
+// weight is rounded. A float32 row goes in three times, as three bf16 that add up to it, so its products are exact as well.
 //
-//   columns g = 0 ... 7 of a pass: 16-bit rows m = g; float32 rows m = g mod 2, part g / 2 (6 and 7 are empty)
+//   pair  two rows of x; kPairs of them share each weight that has been decoded
 //
-// FC1: a block owns one panel of one group and writes activated features. FC2: a block owns 16 columns of the result for all groups,
-// keeps the rows of routes in shared memory and sums them in the order of routes: no atomics, the same bits in every run.
+// FC1: a block owns one panel of one group, its warps share the columns; it writes activated features. FC2: a block owns 16 columns of the
+// result for all groups; rows of routes meet in shared memory and are summed in the order of routes. No atomics: the same bits in every
+// run.
 #pragma once
-#include "cuda/moe_formats.cuh"
+#include "cuda/moe_panel.cuh"
 
 namespace hotset::cuda::moe {
 
-constexpr int kPasses = 2;
+__device__ const uint4 zero_run[4] = {};
 
-// Rows of the layer's type as factors.
-struct RowsF16 {
-  using Half = __half;
-  static constexpr MoeType kType = MoeType::f16;
-  static constexpr int kParts = 1, kRows = 8;  // rows of a pass
-};
-struct RowsBf16 {
-  using Half = __nv_bfloat16;
-  static constexpr MoeType kType = MoeType::bf16;
-  static constexpr int kParts = 1, kRows = 8;
-};
-struct RowsF32 {
-  using Half = __nv_bfloat16;
-  static constexpr MoeType kType = MoeType::f32;
-  static constexpr int kParts = 3, kRows = 2;
-};
+// What scales are: of a type and place that allow one load for two, or any.
+enum class Scales { none, f16_pairs, bf16_pairs, any };
 
-// What a lane knows of the two panel rows whose codes it takes.
-struct LaneRows {
-  uint32_t line[2], column[2];  // where they stand in a unit
-  uint32_t scale[2];            // offset of their scales there
-  uint32_t row[2];              // of the matrix, for zero points and the address of scales
+// What a lane reads of a matrix.
+template <class F, Scales kind>
+struct LaneMatrix {
+  const uint8_t* line[2];  // weights of rows g and g + 8
+  uint32_t column[2];
+  const uint8_t* scales[2];  // of their rows
   const MoePlace* place[2];
-};
+  uint32_t row[2];
+  uint32_t runs, t;
 
-// In a unit, row g of the panel's upper half and row g + 8 are the operand's rows g and g + 8; interleaved gates and values are
-// sorted apart here, so that a lane always holds the gate and the value of one feature.
-template <class F>
-__device__ __forceinline__ LaneRows lane_rows(const MoeForm& f, const MoeUnit& unit, const Panel& panel, bool interleaved, uint32_t g) {
-  LaneRows l;
-#pragma unroll
-  for (int i = 0; i < 2; ++i) {
-    const uint32_t r = interleaved ? 2 * g + i : g + 8 * i, half = r >= 8;
-    l.line[i] = r / F::kColumns * unit.line_pitch;
-    l.column[i] = r % F::kColumns;
-    l.scale[i] = unit.scale_at + r * unit.scale_pitch;
-    l.row[i] = min(panel.base[half] + r - 8 * half, f.n - 1);
-    l.place[i] = panel.place[half];
-  }
-  return l;
-}
-
-// Scales of a lane's rows in one unit.
-template <class F>
-struct LaneScales {
-  static constexpr bool kHasNone = F::kBits == 16 || F::kFolds;
-  const uint8_t* at[2];  // of block 0 of the matrix
-  uint32_t size;
-  MoeType type;
-
-  __device__ __forceinline__ LaneScales(const MoeForm& f, const uint8_t* unit, uint32_t step0, const LaneRows& l) : type(f.type) {
-    size = type == MoeType::f32 ? 4 : type == MoeType::f16 || type == MoeType::bf16 ? 2 : 1;
-    const uint32_t b0 = step0 * 32 >> f.block_shift;
+  __device__ __forceinline__ LaneMatrix(const MoeForm& f, const Panel& panel, bool interleaved, uint32_t lane)
+      : runs(f.k / 32), t(lane % 4) {
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-      const uint32_t phase = (static_cast<uint32_t>(reinterpret_cast<uint64_t>(l.place[i]->scales)) +
-                              ((l.row[i] >> f.scale_row_shift) * f.blocks + b0) * size) &
-                             3;
-      at[i] = unit + l.scale[i] + phase - static_cast<int64_t>(b0 * size);
+      const uint32_t g = lane / 4, r = interleaved ? 2 * g + i : g + 8 * i, half = r >= 8;
+      place[i] = panel.place[half];
+      row[i] = min(panel.base[half] + r - 8 * half, f.n - 1);
+      line[i] = place[i]->weights + static_cast<uint64_t>(row[i] / F::kColumns) * (f.row_bytes * F::kColumns);
+      column[i] = row[i] % F::kColumns;
+      if (kind != Scales::none || F::kFolds)
+        scales[i] = place[i]->scales + static_cast<uint64_t>(row[i] >> f.scale_row_shift) * f.blocks * scale_bytes(f.type);
     }
   }
-  // Of the type `known`, or of any with `none`.
-  template <MoeType known>
-  __device__ __forceinline__ float get(int i, uint32_t block) const {
-    if (kHasNone) return 1;
-    const MoeType is = known == MoeType::none ? type : known;
-    if (is == MoeType::f16) return f16_bits_to_float(*reinterpret_cast<const uint16_t*>(at[i] + block * 2));
-    if (is == MoeType::bf16) return bf16_bits_to_float(*reinterpret_cast<const uint16_t*>(at[i] + block * 2));
-    if (is == MoeType::f32) return *reinterpret_cast<const float*>(at[i] + block * 4);
-    if (is == MoeType::e8m0) return e8m0_to_float(at[i][block]);
-    return 1;
+  __device__ static __forceinline__ uint32_t scale_bytes(MoeType type) {
+    return type == MoeType::f32 ? 4 : type == MoeType::f16 || type == MoeType::bf16 ? 2 : 1;
   }
-  // The bytes of both scales of a step of a format that folds them.
-  __device__ __forceinline__ uint32_t get_bytes(int i, uint32_t step) const { return *reinterpret_cast<const uint16_t*>(at[i] + 2 * step); }
 };
 
-// What load() of a format takes for row i of a lane in one step.
-template <class F, class Half>
-__device__ __forceinline__ uint32_t load_argument(const MoeForm& f, const LaneRows& l, const LaneScales<F>& scales, int i, uint32_t step,
-                                                  bool given, uint32_t middle) {
-  if (F::kFolds) return scales.get_bytes(i, step);
-  if (!F::kCodes || !given) return middle;
-  return zero_pair<Half, F::kBits>(stored_zero_point(f, l.place[i]->zeros, l.row[i], step * 32 >> f.block_shift));
-}
+// A lane's part of a chunk as it comes from memory.
+template <class F, Scales kind>
+struct Chunk {
+  uint32_t words[2][F::kRunWords];
+  uint32_t scales[2][kind == Scales::any ? 2 : 1];  // of runs 2 (t mod 2) and the next: what the lane's results need
+  uint32_t folded[2];                               // bytes of both scales of the lane's own run
 
-// Adds the products of one unit. columns[pass]: the lane's column of a row as MoeRows has it. Not `general`: one pass, scales of the
-// type `known`, no zero points.
-template <class F, class R, MoeType known, bool general>
-__device__ __forceinline__ void multiply_steps(const MoeForm& f, const uint8_t* unit, uint32_t step0, uint32_t steps, const LaneRows& l,
-                                               uint32_t t, const uint16_t* const (&columns)[kPasses], bool second_pass,
-                                               float (&sums)[kPasses][4]) {
+  __device__ __forceinline__ void read(const MoeForm& f, const LaneMatrix<F, kind>& m, uint32_t chunk) {
+    const uint32_t run = min(4 * chunk + m.t, m.runs - 1), first = 4 * chunk + 2 * (m.t & 1);
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      F::load_run(m.line[i], m.column[i], run, words[i]);
+      if (F::kFolds) folded[i] = *reinterpret_cast<const uint16_t*>(m.scales[i] + 2 * run);
+      if (kind == Scales::f16_pairs || kind == Scales::bf16_pairs) scales[i][0] = read4(m.scales[i] + 2 * min(first, m.runs - 2));
+      if (kind == Scales::any && f.type != MoeType::none) {
+#pragma unroll
+        for (int j = 0; j < 2; ++j) {
+          const uint32_t block = min(first + j, m.runs - 1) * 32 >> f.block_shift;
+          if (f.type == MoeType::f32)
+            scales[i][j] = reinterpret_cast<const uint32_t*>(m.scales[i])[block];
+          else if (f.type == MoeType::f16 || f.type == MoeType::bf16)
+            scales[i][j] = reinterpret_cast<const uint16_t*>(m.scales[i])[block];
+          else
+            scales[i][j] = m.scales[i][block];
+        }
+      }
+    }
+  }
+  __device__ __forceinline__ float scale(MoeType type, int i, int j) const {
+    if (kind == Scales::none || (kind == Scales::any && type == MoeType::none)) return 1;
+    if (kind == Scales::f16_pairs) return f16_bits_to_float(j ? scales[i][0] >> 16 : scales[i][0] & 0xffff);
+    if (kind == Scales::bf16_pairs) return __uint_as_float(j ? scales[i][0] & 0xffff0000u : scales[i][0] << 16);
+    const uint32_t bits = scales[i][kind == Scales::any ? j : 0];
+    if (type == MoeType::f16) return f16_bits_to_float(bits);
+    if (type == MoeType::bf16) return bf16_bits_to_float(bits);
+    return type == MoeType::e8m0 ? e8m0_to_float(bits) : __uint_as_float(bits);
+  }
+};
+
+// A lane's column of each pair of rows: run t of row 2 pair + g / 4 if g mod 4 is t, else zeros that it never leaves.
+template <class R, int kPairs>
+struct LaneRows {
+  const uint16_t* at[kPairs];  // of chunk 0
+  uint32_t step;               // elements from chunk to chunk
+  uint32_t part;               // and from part to part of a row
+  bool has_run;
+
+  template <class RowAt>
+  __device__ __forceinline__ LaneRows(const void* x, uint32_t k, uint32_t rows, uint32_t lane, RowAt row_at) {
+    const uint32_t g = lane / 4, t = lane % 4;
+    has_run = (g & 3) == t;
+    step = has_run ? 128 : 0;
+    part = has_run ? k : 0;
+#pragma unroll
+    for (int pair = 0; pair < kPairs; ++pair) {
+      const uint32_t m = 2 * pair + g / 4;  // rows that are not there repeat the first: nobody looks at them
+      at[pair] = has_run ? static_cast<const uint16_t*>(x) + static_cast<uint64_t>(row_at(m < rows ? m : 0)) * R::kParts * k + 32 * t
+                         : reinterpret_cast<const uint16_t*>(zero_run);
+    }
+  }
+};
+
+// sums[pair][i] += what chunk `c` of the lane's rows gives for row 2 pair + t / 2 of x and panel row g + 8 i, runs 2 (t mod 2), + 1.
+template <class F, class R, int kPairs, Scales kind>
+__device__ __forceinline__ void multiply_chunk(const MoeForm& f, const LaneMatrix<F, kind>& m, const Chunk<F, kind>& chunk, uint32_t c,
+                                               const LaneRows<R, kPairs>& rows, uint32_t n_pairs, float (&sums)[kPairs][2]) {
   using Half = typename R::Half;
-  const LaneScales<F> scales(f, unit, step0, l);
-  const bool given = general && F::kCodes && f.zeros != MoeZeros::middle;
-  const uint32_t middle = F::kCodes ? zero_pair<Half, F::kBits>(1u << (F::kBits - 1)) : 0;
-#pragma unroll(general ? 1 : 4)
-  for (uint32_t s = 0; s < steps; ++s) {
-    const uint32_t step = step0 + s, block = step * 32 >> f.block_shift;
-    uint4 b[kPasses];
+  const uint32_t run = 4 * c + m.t;
+  const bool beyond = run >= m.runs;
+  uint32_t argument[2] = {0, 0};
+  if (F::kFolds) {
+    argument[0] = chunk.folded[0];
+    argument[1] = chunk.folded[1];
+  } else if (F::kCodes) {
+    argument[0] = argument[1] = zero_pair<Half, F::kBits>(1u << (F::kBits - 1));
+    if (kind == Scales::any && f.zeros != MoeZeros::middle) {
 #pragma unroll
-    for (int pass = 0; pass < (general ? kPasses : 1); ++pass)
-      if (pass == 0 || second_pass) b[pass] = *reinterpret_cast<const uint4*>(columns[pass] + step * 32 + 8 * t);
+      for (int i = 0; i < 2; ++i)
+        argument[i] =
+            zero_pair<Half, F::kBits>(stored_zero_point(f, m.place[i]->zeros, m.row[i], min(run, m.runs - 1) * 32 >> f.block_shift));
+    }
+  }
+  float d[kPairs][4] = {};
+#pragma unroll
+  for (int w = 0; w < 4; ++w) {
     uint32_t a[2][4];
+    F::template pairs<Half>(chunk.words[0], w, run, argument[0], a[0]);
+    F::template pairs<Half>(chunk.words[1], w, run, argument[1], a[1]);
 #pragma unroll
-    for (int i = 0; i < 2; ++i)
-      F::template load<Half>(unit + l.line[i], l.column[i], s, t, load_argument<F, Half>(f, l, scales, i, step, given, middle), a[i]);
-    const float s0 = scales.template get<known>(0, block), s1 = scales.template get<known>(1, block);
+    for (int pair = 0; pair < kPairs; ++pair) {
+      if (kPairs > 1 && pair >= n_pairs) break;
 #pragma unroll
-    for (int pass = 0; pass < (general ? kPasses : 1); ++pass) {
-      if (pass && !second_pass) break;
-      float part[4] = {};
-      mma<Half>(part, a[0][0], a[1][0], a[0][1], a[1][1], b[pass].x, b[pass].y);
-      mma<Half>(part, a[0][2], a[1][2], a[0][3], a[1][3], b[pass].z, b[pass].w);
-      sums[pass][0] = fmaf(part[0], s0, sums[pass][0]);
-      sums[pass][1] = fmaf(part[1], s0, sums[pass][1]);
-      sums[pass][2] = fmaf(part[2], s1, sums[pass][2]);
-      sums[pass][3] = fmaf(part[3], s1, sums[pass][3]);
+      for (int part = 0; part < R::kParts; ++part) {
+        const uint16_t* const from =
+            beyond ? reinterpret_cast<const uint16_t*>(zero_run) : rows.at[pair] + part * rows.part + c * rows.step;
+        const uint4 b = *reinterpret_cast<const uint4*>(from + 8 * w);
+        mma<Half>(d[pair], a[0][0], a[1][0], a[0][1], a[1][1], b.x, b.y);
+        mma<Half>(d[pair], a[0][2], a[1][2], a[0][3], a[1][3], b.z, b.w);
+      }
     }
   }
-}
-
-template <class F, class R>
-__device__ __forceinline__ void multiply_unit(const MoeForm& f, const uint8_t* unit, uint32_t step0, uint32_t steps, const LaneRows& l,
-                                              uint32_t t, const uint16_t* const (&columns)[kPasses], bool second_pass,
-                                              float (&sums)[kPasses][4]) {
-  const bool general = second_pass || (F::kCodes && f.zeros != MoeZeros::middle);
-  if (!general && LaneScales<F>::kHasNone)
-    multiply_steps<F, R, MoeType::none, false>(f, unit, step0, steps, l, t, columns, false, sums);
-  else if (!general && F::kCodes && f.type == MoeType::f16)
-    multiply_steps<F, R, MoeType::f16, false>(f, unit, step0, steps, l, t, columns, false, sums);
-  else if (!general && F::kCodes && f.type == MoeType::bf16)
-    multiply_steps<F, R, MoeType::bf16, false>(f, unit, step0, steps, l, t, columns, false, sums);
-  else if (!general && !F::kCodes && F::kBits == 4)
-    multiply_steps<F, R, MoeType::e8m0, false>(f, unit, step0, steps, l, t, columns, false, sums);
-  else if (!general && !F::kCodes && F::kBits == 8 && f.type == MoeType::f32)
-    multiply_steps<F, R, MoeType::f32, false>(f, unit, step0, steps, l, t, columns, false, sums);
-  else
-    multiply_steps<F, R, MoeType::none, true>(f, unit, step0, steps, l, t, columns, second_pass, sums);
-}
-
-// Sums of a pass to rows [row][16] in shared memory.
-template <class R>
-__device__ __forceinline__ void store_sums(float (&c)[4], uint32_t g, uint32_t t, uint32_t rows, float* to) {
-  if constexpr (R::kParts == 3) {
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      if (t == 3) c[i] = 0;  // columns 6 and 7 belong to no part
-      c[i] += __shfl_xor_sync(0xffffffffu, c[i], 1);
-      c[i] += __shfl_xor_sync(0xffffffffu, c[i], 2);
+  for (int i = 0; i < 2; ++i) {
+    const float s0 = chunk.scale(f.type, i, 0), s1 = chunk.scale(f.type, i, 1);
+#pragma unroll
+    for (int pair = 0; pair < kPairs; ++pair) sums[pair][i] = fmaf(d[pair][2 * i + 1], s1, fmaf(d[pair][2 * i], s0, sums[pair][i]));
+  }
+}
+
+// Chunks [begin, end) of a panel, of which kDepth are being read at any time; `ready` is called once when reading has begun and before any
+// row of x is looked at. At the end both lanes of a row of x hold the sum of its runs.
+template <class F, class R, int kPairs, Scales kind, int kDepth, class Ready>
+__device__ __forceinline__ void multiply_panel(const MoeForm& f, const Panel& panel, bool interleaved, uint32_t begin, uint32_t end,
+                                               const LaneRows<R, kPairs>& rows, uint32_t n_pairs, float (&sums)[kPairs][2], Ready ready) {
+  const LaneMatrix<F, kind> m(f, panel, interleaved, threadIdx.x % 32);
+  Chunk<F, kind> ahead[kDepth];
+#pragma unroll
+  for (int i = 0; i < kDepth; ++i)
+    if (begin + i < end) ahead[i].read(f, m, begin + i);
+  ready();
+#pragma unroll 1
+  for (uint32_t c = begin; c < end; c += kDepth) {
+#pragma unroll
+    for (int i = 0; i < kDepth; ++i) {
+      if (c + i >= end) break;
+      multiply_chunk<F, R, kPairs, kind>(f, m, ahead[i], c + i, rows, n_pairs, sums);
+      if (c + i + kDepth < end) ahead[i].read(f, m, c + i + kDepth);
     }
-    if (t != 0) return;
   }
-  const uint32_t m = R::kParts == 3 ? 0 : 2 * t;
-  if (m < rows) {
-    to[m * 16 + g] = c[0];
-    to[m * 16 + g + 8] = c[2];
-  }
-  if (m + 1 < rows) {
-    to[(m + 1) * 16 + g] = c[1];
-    to[(m + 1) * 16 + g + 8] = c[3];
-  }
-}
-
-// The lane's columns of rows [0, rows) of a group; `row_at(m)` gives the index of a row of x. Lanes of empty columns get some other
-// one, whose results nobody looks at.
-template <class R, class RowAt>
-__device__ __forceinline__ void find_columns(const void* x, uint32_t k, uint32_t rows, uint32_t g, RowAt row_at,
-                                             const uint16_t* (&columns)[kPasses]) {
 #pragma unroll
-  for (int pass = 0; pass < kPasses; ++pass) {
-    const uint32_t m = pass * R::kRows + (R::kParts == 3 ? g & 1 : g), part = R::kParts == 3 && g < 6 ? g >> 1 : 0;
-    columns[pass] = static_cast<const uint16_t*>(x) + (static_cast<uint64_t>(row_at(m < rows ? m : 0)) * R::kParts + part) * k;
+  for (int pair = 0; pair < kPairs; ++pair)
+#pragma unroll
+    for (int i = 0; i < 2; ++i) sums[pair][i] += __shfl_xor_sync(0xffffffffu, sums[pair][i], 1);
+}
+
+// Sums of rows [0, rows) of x to `to` [row][16].
+template <int kPairs>
+__device__ __forceinline__ void store_sums(const float (&sums)[kPairs][2], uint32_t lane, uint32_t rows, float* to) {
+  const uint32_t g = lane / 4, t = lane % 4;
+#pragma unroll
+  for (int pair = 0; pair < kPairs; ++pair) {
+    const uint32_t m = 2 * pair + t / 2;
+    if (m < rows) to[m * 16 + g + 8 * (t & 1)] = t & 1 ? sums[pair][1] : sums[pair][0];
   }
 }
 
-// Panel of features [8 i, 8 i + 8) with gate and value, or [16 i, 16 i + 16) without.
-__device__ __forceinline__ Panel first_panel(const MoeProductParams& p, const MoeExpert& e, uint32_t i) {
-  Panel panel;
-  panel.place[0] = panel.place[1] = &e.fc[0];
-  panel.base[0] = 16 * i;
-  panel.base[1] = 16 * i + 8;
-  if (p.pairing == MoePairing::halves || p.pairing == MoePairing::separate) {
-    panel.base[0] = 8 * i;
-    panel.base[1] = p.pairing == MoePairing::halves ? p.inter + 8 * i : 8 * i;
-    if (p.pairing == MoePairing::separate) panel.place[1] = &e.fc[2];
-  }
-  return panel;
-}
+__device__ __forceinline__ void nothing() {}
 
-// One feature of one row: `gate` and `value` are sums without scale and bias.
-__device__ __forceinline__ float finish_feature(const MoeProductParams& p, const MoeExpert& e, uint32_t feature, float gate, float value) {
-  gate = round_to(p.type, gate * e.fc[0].global_scale) +
-         bias_at(p.form.bias_type, e.fc[0], p.pairing == MoePairing::interleaved ? 2 * feature : feature);
-  if (p.pairing == MoePairing::none) return activate(p.activation, p.pairing, gate, 0);
-  bool third;
-  const uint32_t row = first_row(p.pairing, p.inter, feature, 1, &third);
-  const MoePlace& place = third ? e.fc[2] : e.fc[0];
-  value = round_to(p.type, value * place.global_scale) + bias_at(third ? p.third.bias_type : p.form.bias_type, place, row);
-  return activate(p.activation, p.pairing, gate, value);
-}
-
-// Dynamic shared memory of both: units [warps][stages] | sums [warps][rows][16] (FC2: | place of a route [R]).
-template <class F, class R>
+// Grid: panels, groups. Shared memory: sums [warps][2 kPairs][16]. More rows than pairs hold go in passes. What the end needs is read
+// first: nothing but the weights is waited for.
+template <class F, class R, int kPairs, Scales kind, int kDepth>
 __device__ __forceinline__ void first_product(const MoeProductParams& p) {
-  constexpr int kStages = 4;
-  extern __shared__ __align__(16) uint8_t shared[];
+  constexpr uint32_t kRows = 2 * kPairs;
+  extern __shared__ __align__(16) float shared[];
   wait_for_predecessor();
   let_successor_start();
-  if (blockIdx.y >= p.counts[0]) return;
   const MoeGroup group = p.groups[blockIdx.y];
+  if (p.n_tokens > 1 && blockIdx.y >= p.counts[0]) return;  // one row of x has as many groups as routes
   const MoeExpert& expert = p.experts[group.expert];
-  const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
-  const uint32_t total = p.form.k / 32, begin = min(warp * p.slice, total), n_steps = min(p.slice, total - begin);
-  const uint32_t unit_steps = p.unit.steps, n_units = (n_steps + unit_steps - 1) / unit_steps;
+  const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, n_warps = blockDim.x / 32;
+  const uint32_t chunks = (p.form.k + 127) / 128, begin = chunks * warp / n_warps, end = chunks * (warp + 1) / n_warps;
   const Panel panel = first_panel(p, expert, blockIdx.x);
-  uint8_t* const units = shared + warp * p.stages * p.unit.bytes;
-  float* const sums_at = reinterpret_cast<float*>(shared + p.n_warps * p.stages * p.unit.bytes);
-  const auto issue = [&](uint32_t u) {
-    if (u < n_units)
-      copy_unit<F>(p.form, p.unit, panel, begin + u * unit_steps, min(unit_steps, n_steps - u * unit_steps),
-                   units + u % kStages * p.unit.bytes, lane);
-    commit_copies();
-  };
-#pragma unroll 1
-  for (uint32_t u = 0; u < kStages; ++u) issue(u);
-
-  const uint16_t* columns[kPasses];
-  find_columns<R>(p.x, p.form.k, group.rows, g, [&](uint32_t m) { return p.order[group.first + m] / p.k; }, columns);
-  const LaneRows rows = lane_rows<F>(p.form, p.unit, panel, p.pairing == MoePairing::interleaved, g);
-  const bool second = group.rows > R::kRows;
-  float sums[kPasses][4] = {};
-  for (uint32_t u = 0; u < n_units; ++u) {
-    wait_copies<kStages - 1>();
-    __syncwarp();
-    multiply_unit<F, R>(p.form, units + u % kStages * p.unit.bytes, begin + u * unit_steps, min(unit_steps, n_steps - u * unit_steps), rows,
-                        t, columns, second, sums);
-    __syncwarp();
-    issue(u + kStages);
-  }
-  float* const mine = sums_at + warp * (kPasses * R::kRows * 16);
-#pragma unroll
-  for (int pass = 0; pass < kPasses; ++pass)
-    if (pass == 0 || second) store_sums<R>(sums[pass], g, t, group.rows - pass * R::kRows, mine + pass * R::kRows * 16);
-  __syncthreads();
-
   const bool pairs = p.pairing != MoePairing::none;
-  const uint32_t features = pairs ? 8 : 16;
-  for (uint32_t i = threadIdx.x; i < group.rows * features; i += blockDim.x) {
-    const uint32_t m = i / features, f = i % features, feature = blockIdx.x * features + f;
-    if (feature >= p.inter) continue;
-    float gate = 0, value = 0;
-    for (uint32_t w = 0; w < p.n_warps; ++w) {
-      const float* const at = sums_at + w * (kPasses * R::kRows * 16) + m * 16 + f;
-      gate += at[0];
-      if (pairs) value += at[8];
+  const uint32_t features = pairs ? 8 : 16, j = threadIdx.x % features, feature = blockIdx.x * features + j;  // of this thread, at the end
+  const FeatureEnds ends(p, expert, min(feature, p.inter - 1));
+  for (uint32_t m0 = 0; m0 < group.rows; m0 += kRows) {
+    const uint32_t rows = min(group.rows - m0, kRows);
+    const LaneRows<R, kPairs> x(p.x, p.form.k, rows, lane,
+                                [&](uint32_t m) { return p.n_tokens == 1 ? 0 : p.order[group.first + m0 + m] / p.k; });
+    float sums[kPairs][2] = {};
+    multiply_panel<F, R, kPairs, kind, kDepth>(p.form, panel, p.pairing == MoePairing::interleaved, begin, end, x, (rows + 1) / 2, sums,
+                                               nothing);
+    store_sums(sums, lane, rows, shared + warp * (kRows * 16));
+    __syncthreads();
+    const uint32_t m = threadIdx.x / features;  // a block has threads for all rows of a pass
+    if (m < rows && feature < p.inter) {
+      float gate = 0, value = 0;
+      for (uint32_t w = 0; w < n_warps; ++w) {
+        const float* const at = shared + w * (kRows * 16) + m * 16 + j;
+        gate += at[0];
+        if (pairs) value += at[8];
+      }
+      store_row_element(p.out, p.type, p.y, group.first + m0 + m, p.inter, feature, finish_feature(p, ends, gate, value));
     }
-    store_row_element(p.out, p.type, p.y, group.first + m, p.inter, feature, finish_feature(p, expert, feature, gate, value));
+    if (m0 + kRows < group.rows) __syncthreads();
   }
 }
 
-template <class F, class R>
+// Grid: panels. `parts` warps share the columns of a group. Shared memory: sums [parts][R][16] | biases [R][16] | scale, weight and place
+// of a route [R] each. The kernel before this one let it start only after it had seen the end of the one that routed: so groups and what
+// belongs to routes is there from the start, h is not.
+template <class F, class R, int kPairs, Scales kind, int kDepth>
 __device__ __forceinline__ void second_product(const MoeProductParams& p) {
-  constexpr int kStages = 8;
-  extern __shared__ __align__(16) uint8_t shared[];
-  const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
-  const uint32_t total = p.form.k / 32, begin = min(warp * p.slice, total), n_steps = min(p.slice, total - begin);
-  const uint32_t unit_steps = p.unit.steps, units_of_group = (n_steps + unit_steps - 1) / unit_steps;
-  const uint32_t routes = p.n_tokens * p.k;
-  uint8_t* const units = shared + warp * p.stages * p.unit.bytes;
-  float* const sums_at = reinterpret_cast<float*>(shared + p.n_warps * p.stages * p.unit.bytes);
-  uint32_t* const place_of = reinterpret_cast<uint32_t*>(sums_at + p.n_warps * routes * 16);
-  // The kernel before this one let it start only after it had seen the end of the one that routed: groups are there, h is not.
-  const uint32_t n_groups = __ldcg(p.counts), n_units = n_groups * units_of_group;
-  const auto group_of = [&](uint32_t i) {
-    const uint4 v = __ldcg(reinterpret_cast<const uint4*>(p.groups) + i);
-    return MoeGroup{v.x, v.y, v.z, v.w};
+  constexpr uint32_t kRows = 2 * kPairs;
+  extern __shared__ __align__(16) float shared[];
+  const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, n_warps = blockDim.x / 32, routes = p.n_tokens * p.k;
+  float* const biases = shared + p.parts * routes * 16;
+  float* const scales = biases + routes * 16;
+  float* const weights = scales + routes;
+  uint32_t* const place_of = reinterpret_cast<uint32_t*>(weights + routes);
+  bool waits = true;
+  const auto ready = [&]() {
+    if (!waits) return;
+    waits = false;
+    for (uint32_t i = threadIdx.x; i < routes * 16; i += blockDim.x) {
+      const uint32_t route = i / 16, column = blockIdx.x * 16 + i % 16;
+      const MoePlace& fc2 = p.experts[__ldcg(p.ids + route)].fc[1];
+      biases[i] = bias_at(p.form.bias_type, fc2, min(column, p.form.n - 1));
+      if (i % 16) continue;
+      scales[route] = fc2.global_scale;
+      weights[route] = __ldcg(p.weights + route);
+      place_of[__ldcg(p.order + route)] = route;
+    }
+    wait_for_predecessor();
+    let_successor_start();
   };
-  const auto panel_of = [&](const MoeGroup& group) {
+  const uint32_t items = (p.n_tokens == 1 ? p.k : __ldcg(p.counts)) * p.parts, chunks = (p.form.k + 127) / 128;
+  for (uint32_t item = warp; item < items; item += n_warps) {
+    const uint4 v = __ldcg(reinterpret_cast<const uint4*>(p.groups) + item / p.parts);
+    const MoeGroup group = {v.x, v.y, v.z, v.w};
+    const uint32_t part = item % p.parts, begin = chunks * part / p.parts, end = chunks * (part + 1) / p.parts;
     Panel panel;
     panel.place[0] = panel.place[1] = &p.experts[group.expert].fc[1];
     panel.base[0] = 16 * blockIdx.x;
     panel.base[1] = 16 * blockIdx.x + 8;
-    return panel;
-  };
-  const auto issue = [&](uint32_t u) {
-    if (u < n_units) {
-      const uint32_t chunk = u % units_of_group;
-      copy_unit<F>(p.form, p.unit, panel_of(group_of(u / units_of_group)), begin + chunk * unit_steps,
-                   min(unit_steps, n_steps - chunk * unit_steps), units + u % kStages * p.unit.bytes, lane);
+    for (uint32_t m0 = 0; m0 < group.rows; m0 += kRows) {
+      const uint32_t rows = min(group.rows - m0, kRows);
+      const LaneRows<R, kPairs> x(p.x, p.form.k, rows, lane, [&](uint32_t m) { return group.first + m0 + m; });
+      float sums[kPairs][2] = {};
+      multiply_panel<F, R, kPairs, kind, kDepth>(p.form, panel, false, begin, end, x, (rows + 1) / 2, sums, ready);
+      store_sums(sums, lane, rows, shared + (part * routes + group.first + m0) * 16);
     }
-    commit_copies();
-  };
-#pragma unroll 1
-  for (uint32_t u = 0; u < kStages; ++u) issue(u);
-  wait_for_predecessor();
-  let_successor_start();
-
-  for (uint32_t i = threadIdx.x; i < routes; i += blockDim.x) place_of[p.order[i]] = i;
-  for (uint32_t i = 0, u = 0; i < n_groups; ++i) {
-    const MoeGroup group = group_of(i);
-    const LaneRows rows = lane_rows<F>(p.form, p.unit, panel_of(group), false, g);
-    const uint16_t* columns[kPasses];
-    find_columns<R>(p.x, p.form.k, group.rows, g, [&](uint32_t m) { return group.first + m; }, columns);
-    const bool second = group.rows > R::kRows;
-    float sums[kPasses][4] = {};
-    for (uint32_t chunk = 0; chunk < units_of_group; ++chunk, ++u) {
-      wait_copies<kStages - 1>();
-      __syncwarp();
-      multiply_unit<F, R>(p.form, units + u % kStages * p.unit.bytes, begin + chunk * unit_steps,
-                          min(unit_steps, n_steps - chunk * unit_steps), rows, t, columns, second, sums);
-      __syncwarp();
-      issue(u + kStages);
-    }
-    float* const mine = sums_at + (warp * routes + group.first) * 16;
-#pragma unroll
-    for (int pass = 0; pass < kPasses; ++pass)
-      if (pass == 0 || second) store_sums<R>(sums[pass], g, t, group.rows - pass * R::kRows, mine + pass * R::kRows * 16);
   }
+  ready();
   __syncthreads();
 
   for (uint32_t i = threadIdx.x; i < p.n_tokens * 16; i += blockDim.x) {
@@ -343,11 +293,10 @@ __device__ __forceinline__ void second_product(const MoeProductParams& p) {
     float sum = 0;
     for (uint32_t j = 0; j < p.k; ++j) {
       const uint32_t route = token * p.k + j, place = place_of[route];
-      const MoePlace& fc2 = p.experts[p.ids[route]].fc[1];
       float row = 0;
-      for (uint32_t w = 0; w < p.n_warps; ++w) row += sums_at[(w * routes + place) * 16 + c];
-      row = round_to(p.type, row * fc2.global_scale) + bias_at(p.form.bias_type, fc2, column);
-      const float share = __fmul_rn(p.weights[route], row);  // as the CPU does it: no fused multiply-add
+      for (uint32_t part = 0; part < p.parts; ++part) row += shared[(part * routes + place) * 16 + c];
+      row = round_to(p.type, row * scales[route]) + biases[route * 16 + c];
+      const float share = __fmul_rn(weights[route], row);  // as the CPU does it: no fused multiply-add
       sum = j == 0 ? share : __fadd_rn(sum, share);
     }
     store_as(p.type, p.y, static_cast<uint64_t>(token) * p.form.n + column, sum);
@@ -356,17 +305,30 @@ __device__ __forceinline__ void second_product(const MoeProductParams& p) {
 
 }  // namespace hotset::cuda::moe
 
-// Kernels hotset_moe_first_<format>_<rows> and hotset_moe_second_<format>_<rows>.
-#define HOTSET_MOE_DECODE(format, F, rows, R)                                                         \
-  extern "C" __global__ void __launch_bounds__(128)                                                   \
-      hotset_moe_first_##format##_##rows(const __grid_constant__ hotset::cuda::MoeProductParams p) {  \
-    hotset::cuda::moe::first_product<hotset::cuda::moe::F, hotset::cuda::moe::R>(p);                  \
-  }                                                                                                   \
-  extern "C" __global__ void __launch_bounds__(128)                                                   \
-      hotset_moe_second_##format##_##rows(const __grid_constant__ hotset::cuda::MoeProductParams p) { \
-    hotset::cuda::moe::second_product<hotset::cuda::moe::F, hotset::cuda::moe::R>(p);                 \
+// Kernels hotset_moe_first_<format>_<rows>_<pairs><kind> and hotset_moe_second_...: 1 pair for up to 2 rows of x, 4 for more; kind "q"
+// where scales allow quick reading. `blocks`: of FC1 that a multiprocessor should hold; depths: chunks being read.
+#define HOTSET_MOE_KERNELS(format, F, rows, R, pairs, suffix, kind, blocks, first_depth, second_depth)                  \
+  extern "C" __global__ void __launch_bounds__(128, blocks)                                                             \
+      hotset_moe_first_##format##_##rows##_##pairs##suffix(const __grid_constant__ hotset::cuda::MoeProductParams p) {  \
+    namespace m = hotset::cuda::moe;                                                                                    \
+    m::first_product<m::F, m::R, pairs, m::Scales::kind, first_depth>(p);                                               \
+  }                                                                                                                     \
+  extern "C" __global__ void __launch_bounds__(512, 1)                                                                  \
+      hotset_moe_second_##format##_##rows##_##pairs##suffix(const __grid_constant__ hotset::cuda::MoeProductParams p) { \
+    namespace m = hotset::cuda::moe;                                                                                    \
+    m::second_product<m::F, m::R, pairs, m::Scales::kind, second_depth>(p);                                             \
   }
-#define HOTSET_MOE_DECODE_ROWS(format, F)      \
-  HOTSET_MOE_DECODE(format, F, f16, RowsF16)   \
-  HOTSET_MOE_DECODE(format, F, bf16, RowsBf16) \
-  HOTSET_MOE_DECODE(format, F, f32, RowsF32)
+// depth: of the kernels for one pair.
+#define HOTSET_MOE_ROWS(format, F, rows, R, kind, depth)             \
+  HOTSET_MOE_KERNELS(format, F, rows, R, 1, , kind, 5, depth, depth) \
+  HOTSET_MOE_KERNELS(format, F, rows, R, 4, , kind, 4, (depth == 1 ? 1 : 2), (depth == 1 ? 1 : 2))
+#define HOTSET_MOE_CODES(format, F, depth, quick_depth)                               \
+  HOTSET_MOE_ROWS(format, F, f16, RowsF16, any, depth)                                \
+  HOTSET_MOE_ROWS(format, F, bf16, RowsBf16, any, depth)                              \
+  HOTSET_MOE_ROWS(format, F, f32, RowsF32, any, depth)                                \
+  HOTSET_MOE_KERNELS(format, F, f16, RowsF16, 1, q, f16_pairs, 6, depth, quick_depth) \
+  HOTSET_MOE_KERNELS(format, F, bf16, RowsBf16, 1, q, bf16_pairs, 6, depth, quick_depth)
+#define HOTSET_MOE_FLOATS(format, F, kind, depth)         \
+  HOTSET_MOE_ROWS(format, F, f16, RowsF16, kind, depth)   \
+  HOTSET_MOE_ROWS(format, F, bf16, RowsBf16, kind, depth) \
+  HOTSET_MOE_ROWS(format, F, f32, RowsF32, kind, depth)

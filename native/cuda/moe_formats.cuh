@@ -9,11 +9,12 @@
 //   Order                   the MoeOrder of the rows that meet it
 //   kStepBytes              of one row
 //   kColumns                rows of the matrix that a line interleaves; a line of a unit holds steps of as many rows
-//   kUnitSteps              steps of a unit in the decode kernel: 128 bytes a row or a little less
-//   kGrain                  steps by which units may begin
 //   kCodes                  integers, which have zero points
 //   kFolds                  scales go into the factors (exactly), one for 16 codes
 //   load<Half>(...)         pairs of 8 codes, as f16 (Half = __half) or bf16
+//   kRunWords               words of a run, the 32 codes of a row in one step
+//   load_run(p, column, b)  run b of the row (or column of a line) at p
+//   pairs<Half>(...)        of 8 codes of a run, in the same order
 // `zero` is the pair of 16-bit floats to subtract, as zero_pair() makes it from a zero point; of a format that folds, the two scales
 // of the step as bytes.
 #pragma once
@@ -36,8 +37,7 @@ template <class Half>
 __device__ __forceinline__ uint32_t sub_pair(uint32_t a, uint32_t b) {
   uint32_t d;
   if constexpr (Is16<Half>::kBf16) {
-    const __nv_bfloat162 r = __hsub2(reinterpret_cast<const __nv_bfloat162&>(a), reinterpret_cast<const __nv_bfloat162&>(b));
-    d = reinterpret_cast<const uint32_t&>(r);
+    asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(d) : "r"(a), "r"(0x3f803f80u), "r"(b ^ 0x80008000u));  // sm_80 has no subtraction
   } else {
     asm("sub.rn.f16x2 %0, %1, %2;" : "=r"(d) : "r"(a), "r"(b));
   }
@@ -47,8 +47,7 @@ template <class Half>
 __device__ __forceinline__ uint32_t mul_pair(uint32_t a, uint32_t b) {
   uint32_t d;
   if constexpr (Is16<Half>::kBf16) {
-    const __nv_bfloat162 r = __hmul2(reinterpret_cast<const __nv_bfloat162&>(a), reinterpret_cast<const __nv_bfloat162&>(b));
-    d = reinterpret_cast<const uint32_t&>(r);
+    asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(d) : "r"(a), "r"(b), "r"(0x80008000u));  // plus -0
   } else {
     asm("mul.rn.f16x2 %0, %1, %2;" : "=r"(d) : "r"(a), "r"(b));
   }
@@ -77,6 +76,43 @@ __device__ __forceinline__ uint32_t masked(uint32_t u) {
   return d;
 }
 
+// Weights are read once: not to be kept near.
+__device__ __forceinline__ uint4 read16(const uint8_t* p) {
+  uint4 v;
+  asm("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(p));
+  return v;
+}
+__device__ __forceinline__ uint2 read8(const uint8_t* p) {
+  uint2 v;
+  asm("ld.global.nc.v2.u32 {%0, %1}, [%2];" : "=r"(v.x), "=r"(v.y) : "l"(p));
+  return v;
+}
+__device__ __forceinline__ uint32_t read4(const uint8_t* p) {
+  uint32_t v;
+  asm("ld.global.nc.u32 %0, [%1];" : "=r"(v) : "l"(p));
+  return v;
+}
+template <int words>
+__device__ __forceinline__ void read_words(const uint8_t* p, uint32_t (&out)[words]) {
+  if constexpr (words % 4 == 0) {
+#pragma unroll
+    for (int i = 0; i < words; i += 4) {
+      const uint4 v = read16(p + 4 * i);
+      out[i] = v.x;
+      out[i + 1] = v.y;
+      out[i + 2] = v.z;
+      out[i + 3] = v.w;
+    }
+  } else if constexpr (words == 2) {
+    const uint2 v = read8(p);
+    out[0] = v.x;
+    out[1] = v.y;
+  } else {
+#pragma unroll
+    for (int i = 0; i < words; ++i) out[i] = read4(p + 4 * i);
+  }
+}
+
 __device__ __forceinline__ uint32_t word_at(const uint8_t* p) { return *reinterpret_cast<const uint32_t*>(p); }
 
 // Pairs (i, i + 4) of the 8 codes of `bits` bits that stand in u: codes 0 ... 3 in the low half, 4 ... 7 in the high half.
@@ -101,9 +137,29 @@ __device__ __forceinline__ uint32_t byte_pair(uint32_t u, uint32_t zero) {
 template <int bits>
 struct RawCodes {
   static constexpr MoeOrder kOrder = bits == 8 ? MoeOrder::natural : MoeOrder::nibble;
-  static constexpr int kBits = bits, kStepBytes = 4 * bits, kColumns = 1, kUnitSteps = bits == 2 ? 16 : bits == 8 ? 4 : 8;
-  static constexpr int kGrain = bits == 2 ? 2 : bits == 3 ? 4 : 1;
+  static constexpr int kBits = bits, kStepBytes = 4 * bits, kColumns = 1;
   static constexpr bool kCodes = true, kFolds = false;
+  static constexpr int kRunWords = bits;
+  __device__ static __forceinline__ void load_run(const uint8_t* row, uint32_t, uint32_t b, uint32_t (&words)[kRunWords]) {
+    read_words(row + b * kStepBytes, words);
+  }
+  template <class Half>
+  __device__ static __forceinline__ void pairs(const uint32_t (&words)[kRunWords], int w, uint32_t, uint32_t zero, uint32_t (&out)[4]) {
+    if constexpr (bits == 4) {
+      code_pairs<Half, 4>(words[w], zero, out);
+    } else if constexpr (bits == 2) {
+      code_pairs<Half, 2>(__byte_perm(words[w / 2], 0, w % 2 ? 0x4342 : 0x4140), zero, out);
+    } else if constexpr (bits == 3) {
+      const int bit = 24 * w, word = bit / 32;
+      const uint32_t v = __funnelshift_r(words[word], words[word == 2 ? 2 : word + 1], bit & 31);
+      code_pairs<Half, 3>((v & 0xfff) | (v & 0xfff000) << 4, zero, out);
+    } else {
+      out[0] = byte_pair<Half>(__byte_perm(words[2 * w], 0, 0x4140), zero);
+      out[1] = byte_pair<Half>(__byte_perm(words[2 * w], 0, 0x4342), zero);
+      out[2] = byte_pair<Half>(__byte_perm(words[2 * w + 1], 0, 0x4140), zero);
+      out[3] = byte_pair<Half>(__byte_perm(words[2 * w + 1], 0, 0x4342), zero);
+    }
+  }
   // line: the row of a unit.
   template <class Half>
   __device__ static __forceinline__ void load(const uint8_t* line, int, int step, int t, uint32_t zero, uint32_t (&out)[4]) {
@@ -131,12 +187,25 @@ struct RawCodes {
 template <int bits>
 struct Sm80Codes {
   static constexpr MoeOrder kOrder = MoeOrder::tiles;
-  static constexpr int kBits = bits, kColumns = 16 / bits, kStepBytes = 4 * bits,
-                       kUnitSteps = bits == 8   ? 4
-                                    : bits == 4 ? 8
-                                                : 16,
-                       kGrain = 2;
+  static constexpr int kBits = bits, kColumns = 16 / bits, kStepBytes = 4 * bits;
   static constexpr bool kCodes = true, kFolds = false;
+  static constexpr int kRunWords = bits == 8 ? 8 : 4;
+  __device__ static __forceinline__ void load_run(const uint8_t* line, uint32_t column, uint32_t b, uint32_t (&words)[kRunWords]) {
+    read_words(line + b / 2 * 128 + column * (8 * bits) + (bits == 2 ? 0 : b % 2 * (4 * bits)), words);
+  }
+  template <class Half>
+  __device__ static __forceinline__ void pairs(const uint32_t (&words)[kRunWords], int w, uint32_t b, uint32_t zero, uint32_t (&out)[4]) {
+    if constexpr (bits == 4) {
+      code_pairs<Half, 4>(words[w], zero, out);
+    } else if constexpr (bits == 2) {
+      code_pairs<Half, 2>(words[w] >> 8 * (b & 1), zero, out);
+    } else {
+      out[0] = byte_pair<Half>(words[w] & 0x00ff00ffu, zero);
+      out[1] = byte_pair<Half>(words[w] >> 8 & 0x00ff00ffu, zero);
+      out[2] = byte_pair<Half>(words[w + 4] & 0x00ff00ffu, zero);
+      out[3] = byte_pair<Half>(words[w + 4] >> 8 & 0x00ff00ffu, zero);
+    }
+  }
   template <class Half>
   __device__ static __forceinline__ void load(const uint8_t* line, int column, int step, int t, uint32_t zero, uint32_t (&out)[4]) {
     const uint8_t* const p = line + step / 2 * 128 + column * (8 * bits);
@@ -158,8 +227,17 @@ struct Sm80Codes {
 // E4M3.
 struct Fp8Codes {
   static constexpr MoeOrder kOrder = MoeOrder::natural;
-  static constexpr int kBits = 8, kStepBytes = 32, kColumns = 1, kUnitSteps = 4, kGrain = 1;
+  static constexpr int kBits = 8, kStepBytes = 32, kColumns = 1;
   static constexpr bool kCodes = false, kFolds = false;
+  static constexpr int kRunWords = 8;
+  __device__ static __forceinline__ void load_run(const uint8_t* row, uint32_t, uint32_t b, uint32_t (&words)[kRunWords]) {
+    read_words(row + b * kStepBytes, words);
+  }
+  template <class Half>
+  __device__ static __forceinline__ void pairs(const uint32_t (&words)[kRunWords], int w, uint32_t, uint32_t, uint32_t (&out)[4]) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) out[i] = pair<Half>(words[2 * w + i / 2] >> 16 * (i % 2) & 0xffff);
+  }
   template <class Half>
   __device__ static __forceinline__ uint32_t pair(uint32_t b) {  // of the two low bytes
     if constexpr (!Is16<Half>::kBf16) {
@@ -192,16 +270,23 @@ struct Fp8Codes {
 template <bool folds>
 struct Fp4Codes {
   static constexpr MoeOrder kOrder = MoeOrder::nibble;
-  static constexpr int kBits = 4, kStepBytes = 16, kColumns = 1, kUnitSteps = 8, kGrain = 1;
+  static constexpr int kBits = 4, kStepBytes = 16, kColumns = 1;
   static constexpr bool kCodes = false, kFolds = folds;
+  static constexpr int kRunWords = 4;
+  __device__ static __forceinline__ void load_run(const uint8_t* row, uint32_t, uint32_t b, uint32_t (&words)[kRunWords]) {
+    read_words(row + b * kStepBytes, words);
+  }
+  // `scales`: bytes of the first and the second half of the run.
   template <class Half>
-  __device__ static __forceinline__ void load(const uint8_t* line, int, int step, int t, uint32_t scales, uint32_t (&out)[4]) {
-    const uint32_t w = word_at(line + step * kStepBytes + 4 * t);
+  __device__ static __forceinline__ void pairs(const uint32_t (&words)[kRunWords], int w, uint32_t, uint32_t scales, uint32_t (&out)[4]) {
+    decode<Half>(words[w], w < 2 ? scales & 0xff : scales >> 8, out);
+  }
+  template <class Half>
+  __device__ static __forceinline__ void decode(uint32_t w, uint32_t scale_byte, uint32_t (&out)[4]) {
     // Exponent and fraction of E2M1 fall onto the low exponent bits and the top fraction bit; a power of two makes up for the bias.
     constexpr int shift = Is16<Half>::kBf16 ? 6 : 3;
     constexpr uint32_t bias = Is16<Half>::kBf16 ? 0x7e807e80u : 0x74007400u;  // 2^126, 2^14
-    // Lanes 0 and 1 have codes of the first 16 columns, 2 and 3 of the others.
-    const uint32_t scale = folds ? Fp8Codes::pair<Half>((t < 2 ? scales & 0xff : scales >> 8) * 0x101u) : 0;
+    const uint32_t scale = folds ? Fp8Codes::pair<Half>(scale_byte * 0x101u) : 0;
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const uint32_t u = w << (12 - 4 * i);
@@ -209,13 +294,27 @@ struct Fp4Codes {
       if (folds) out[i] = mul_pair<Half>(out[i], scale);
     }
   }
+  // Lanes 0 and 1 have codes of the first 16 columns, 2 and 3 of the others.
+  template <class Half>
+  __device__ static __forceinline__ void load(const uint8_t* line, int, int step, int t, uint32_t scales, uint32_t (&out)[4]) {
+    decode<Half>(word_at(line + step * kStepBytes + 4 * t), t < 2 ? scales & 0xff : scales >> 8, out);
+  }
 };
 
 // 16-bit floats of the type of the product.
 struct Dense16 {
   static constexpr MoeOrder kOrder = MoeOrder::natural;
-  static constexpr int kBits = 16, kStepBytes = 64, kColumns = 1, kUnitSteps = 2, kGrain = 1;
+  static constexpr int kBits = 16, kStepBytes = 64, kColumns = 1;
   static constexpr bool kCodes = false, kFolds = false;
+  static constexpr int kRunWords = 16;
+  __device__ static __forceinline__ void load_run(const uint8_t* row, uint32_t, uint32_t b, uint32_t (&words)[kRunWords]) {
+    read_words(row + b * kStepBytes, words);
+  }
+  template <class Half>
+  __device__ static __forceinline__ void pairs(const uint32_t (&words)[kRunWords], int w, uint32_t, uint32_t, uint32_t (&out)[4]) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) out[i] = words[4 * w + i];
+  }
   template <class Half>
   __device__ static __forceinline__ void load(const uint8_t* line, int, int step, int t, uint32_t, uint32_t (&out)[4]) {
     const uint4 w = *reinterpret_cast<const uint4*>(line + step * kStepBytes + 16 * t);
@@ -248,6 +347,10 @@ __device__ __forceinline__ void copy_async(uint8_t* to, const uint8_t* from, uin
     asm volatile("cp.async.ca.shared.global [%0], [%1], 8;" ::"r"(at), "l"(from) : "memory");
   else
     asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(at), "l"(from) : "memory");
+}
+__device__ __forceinline__ void copy_async16(uint8_t* to, const void* from) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(static_cast<uint32_t>(__cvta_generic_to_shared(to))), "l"(from)
+               : "memory");
 }
 __device__ __forceinline__ void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 template <int pending>

@@ -121,9 +121,7 @@ struct MoeProductParams {
   MoeType type;  // of the layer
   std::uint32_t n_tokens, k;
   std::uint32_t inter;   // features after the activation
-  std::uint32_t slice;   // steps of a warp
-  std::uint32_t stages;  // units in flight a warp
-  std::uint32_t n_warps;
+  std::uint32_t parts;   // warps that share the columns of a group in FC2 of few rows
   std::uint32_t second;  // FC2; grouped product only
 };
 

@@ -204,19 +204,45 @@ extern "C" __global__ void hotset_moe_group(const __grid_constant__ MoeRouterPar
   }
 }
 
-// y = the weighted sum of the rows of each token. A thread owns an element of y.
+// y = the weighted sum of the rows of each token, in the order of routes, products and sums rounded as the CPU does it (no fused
+// multiply-add). A thread owns `width` neighbours of a row of y.
+template <int width>
+__device__ void sum_rows(const MoeSumParams& p) {
+  const uint32_t c = (blockIdx.y * blockDim.x + threadIdx.x) * width, t = blockIdx.x;
+  if (c >= p.n) return;
+  float sum[width];
+  for (uint32_t j = 0; j < p.k; ++j) {
+    const uint64_t route = static_cast<uint64_t>(t) * p.k + j, at = (p.places ? p.places[route] : route) * static_cast<uint64_t>(p.n) + c;
+    const float weight = p.weights[route];
+    const MoePlace* const fc2 = p.bias_type == MoeType::none ? nullptr : &p.experts[p.ids[route]].fc[1];
+    alignas(16) uint16_t row[width];
+    if (width == 8) *reinterpret_cast<uint4*>(row) = *reinterpret_cast<const uint4*>(static_cast<const uint16_t*>(p.rows) + at);
+#pragma unroll
+    for (int i = 0; i < width; ++i) {
+      float x = width == 8 ? load_as_float(p.type, row, i) : load_as_float(p.type, p.rows, at + i);
+      if (fc2) x += bias_at(p.bias_type, *fc2, c + i);
+      const float share = __fmul_rn(weight, x);
+      sum[i] = j == 0 ? share : __fadd_rn(sum[i], share);
+    }
+  }
+  if constexpr (width == 1) {
+    store_as(p.type, p.y, static_cast<uint64_t>(t) * p.n + c, sum[0]);
+  } else {
+    alignas(16) uint16_t out[width];
+#pragma unroll
+    for (int i = 0; i < width; ++i) store_as(p.type, out, i, sum[i]);
+    *reinterpret_cast<uint4*>(static_cast<uint16_t*>(p.y) + static_cast<uint64_t>(t) * p.n + c) = *reinterpret_cast<const uint4*>(out);
+  }
+}
+
 extern "C" __global__ void hotset_moe_sum(const __grid_constant__ MoeSumParams p) {
   wait_for_predecessor();
   let_successor_start();
-  const uint32_t c = blockIdx.x * blockDim.x + threadIdx.x, t = blockIdx.y;
-  if (c >= p.n) return;
-  float sum = 0;
-  for (uint32_t j = 0; j < p.k; ++j) {
-    const uint64_t route = static_cast<uint64_t>(t) * p.k + j;
-    const float row = load_as_float(p.type, p.rows, (p.places ? p.places[route] : route) * static_cast<uint64_t>(p.n) + c) +
-                      bias_at(p.bias_type, p.experts[p.ids[route]].fc[1], c);
-    const float share = __fmul_rn(p.weights[route], row);  // as the CPU does it: no fused multiply-add
-    sum = j == 0 ? share : __fadd_rn(sum, share);
-  }
-  store_as(p.type, p.y, static_cast<uint64_t>(t) * p.n + c, sum);
+  sum_rows<1>(p);
+}
+// Types of 16 bits, n a multiple of 8, y at a multiple of 16.
+extern "C" __global__ void hotset_moe_sum_by_8(const __grid_constant__ MoeSumParams p) {
+  wait_for_predecessor();
+  let_successor_start();
+  sum_rows<8>(p);
 }

@@ -19,8 +19,12 @@ using experts::MatrixForm;
 
 class MoeOnDevice final : public DeviceKernel {
  public:
-  MoeOnDevice(const MoeKernel& kernel, cuda::Gpu& gpu, bool given, DType declared)
-      : kernel_(kernel), layer_(experts::device_layer(*kernel.constant_layer(), kernel.router(given))), limits_(gpu.limits()) {
+  MoeOnDevice(const MoeKernel& kernel, cuda::Gpu& gpu, bool given, DType declared, const OpConfig& config)
+      : kernel_(kernel),
+        layer_(experts::device_layer(*kernel.constant_layer(), kernel.router(given))),
+        limits_(gpu.limits()),
+        decode_tc_(config.moe_decode_tc),
+        int3_tc_(config.qmoe_int3_tc) {
     for (int i = 0; i < 3; ++i)
       if (turns(i)) layer_.form[i].storage = cuda::MoeStorage::fp4_by_k;
     if (declared != DType::undefined) layer_.type = experts::device_type(declared);
@@ -45,13 +49,14 @@ class MoeOnDevice final : public DeviceKernel {
   Status prepare(const DeviceSetup& setup) override {
     auto* const table = reinterpret_cast<cuda::MoeExpert*>(setup.staging);
     std::memset(table, 0, state_bytes());
-    uint64_t addresses = 16;
+    uint64_t weights = 16, scales = 16;  // bits of all addresses
     for (int i = 0; i < 3; ++i) {
-      addresses |= fill_table(setup, i, table);
+      fill_table(setup, i, table, &weights, &scales);
       if (turns(i)) turn(setup, i);
     }
     cuda::complete_moe_table(table, layer_.n_experts);
-    layer_.weight_alignment = uint32_t{1} << std::countr_zero(addresses);  // at most 16
+    layer_.weight_alignment = uint32_t{1} << std::countr_zero(weights);  // at most 16, as the next
+    layer_.scale_alignment = uint32_t{1} << std::countr_zero(scales);
     const cuda::Driver& d = cuda::driver();
     return setup.gpu.check(d.memcpy_htod_async(reinterpret_cast<cuda::DevicePtr>(setup.state), table, state_bytes(), setup.stream),
                            "table of experts");
@@ -86,11 +91,15 @@ class MoeOnDevice final : public DeviceKernel {
     layer.type = experts::device_type(x);
     layer.logits_type = experts::device_type(logits);
     layer.given_type = experts::device_type(given);
+    for (const cuda::MoeForm& f : layer.form) {
+      const bool codes = f.storage == cuda::MoeStorage::raw || f.storage == cuda::MoeStorage::sm80;
+      if (codes && f.bits <= 4 && (f.bits == 3 ? !int3_tc_ : !decode_tc_ && x == DType::bf16)) layer.few_tensor_cores = false;
+    }
     return layer;
   }
 
-  // Entries of one matrix. Returns the bitwise or of all addresses of its weights.
-  uint64_t fill_table(const DeviceSetup& setup, int matrix, cuda::MoeExpert* table) const {
+  // Entries of one matrix; its addresses are or'ed to *weights and *scales.
+  void fill_table(const DeviceSetup& setup, int matrix, cuda::MoeExpert* table, uint64_t* weights, uint64_t* scales) const {
     const FcInputs& fc = kernel_.inputs_of(matrix);
     const auto data = [](std::span<const Tensor> tensors, int input) -> const uint8_t* {
       return input >= 0 && static_cast<size_t>(input) < tensors.size()
@@ -100,21 +109,20 @@ class MoeOnDevice final : public DeviceKernel {
     experts::MatrixBytes at{data(setup.inputs, fc.weights), data(setup.inputs, fc.scales), data(setup.inputs, fc.zero_points),
                             data(setup.inputs, fc.bias)};
     if (turns(matrix)) at.weights = static_cast<const uint8_t*>(setup.state) + turned_at(matrix);
-    if (!at.weights) return 0;
+    if (!at.weights) return;
     const uint8_t* const global_scale = data(setup.host, fc.global_scale);
     MatrixForm form = this->form(matrix);
     if (matrix == 1) form.bias_dtype = kernel_.constant_layer()->fc2_bias;
-    uint64_t addresses = 0;
     for (uint32_t e = 0; e < layer_.n_experts; ++e) {
       if (global_scale) std::memcpy(&at.global_scale, global_scale + e * sizeof(float), sizeof(float));
       table[e].fc[matrix] = experts::device_place(at);
-      addresses |= reinterpret_cast<uintptr_t>(at.weights);
+      *weights |= reinterpret_cast<uintptr_t>(at.weights);
+      *scales |= reinterpret_cast<uintptr_t>(at.scales);
       at.weights += form.weight_bytes();
       if (at.scales) at.scales += form.scale_bytes();
       if (at.zero_points) at.zero_points += form.zero_point_bytes();
       if (at.bias) at.bias += form.bias_bytes();
     }
-    return addresses;
   }
 
   const MatrixForm& form(int matrix) const {
@@ -141,6 +149,7 @@ class MoeOnDevice final : public DeviceKernel {
   const MoeKernel& kernel_;
   cuda::MoeLayer layer_;  // prepare() completes it
   const cuda::Limits limits_;
+  const bool decode_tc_, int3_tc_;
   std::string name_;
 };
 
@@ -149,7 +158,7 @@ Result<std::unique_ptr<DeviceKernel>> make_moe_on_device(const DeviceContext& c)
   if (!kernel.constant_layer()) return c.on_cpu("the weights of experts are not constants");
   if (kernel.changes_routes()) return c.on_cpu("routes are dropped or replaced (session.moe.offload.*)");
   const bool given = c.op.has_input(kernel.router_weights_input());
-  auto device = std::make_unique<MoeOnDevice>(kernel, c.gpu, given, c.op.declared_type(0));
+  auto device = std::make_unique<MoeOnDevice>(kernel, c.gpu, given, c.op.declared_type(0), c.op.config());
   if (const Status status = device->check(); !status.ok()) return c.on_cpu("%s", status.text().c_str());
   return Result<std::unique_ptr<DeviceKernel>>(std::move(device));
 }

@@ -34,6 +34,8 @@ struct OpConfig {
   int n_threads = 1;
   bool router_weights_norm = true;        // hotset.router_weights_norm
   bool cublaslt = true;                   // hotset.cublaslt=auto
+  bool moe_decode_tc = true;              // not ep.cuda.disable_moe_gemv_tc
+  bool qmoe_int3_tc = true;               // not ep.cuda.disable_qmoe_int3_tc
   experts::TailRule tail;                 // on only with hotset.approximate_on_cpu
   size_t working_bytes = 0;               // session.moe.offload.host_working_bytes; 0: not set
   experts::ExpertStore* store = nullptr;  // of the session; takes the expert weights that are constants

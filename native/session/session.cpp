@@ -185,6 +185,8 @@ Result<std::unique_ptr<Session>> Session::finish(std::unique_ptr<model::Model> m
       static_cast<size_t>(syntax::parse_bytes(s->options_.get("session.moe.offload.host_working_bytes")).value_or(0));
   settings.config.cublaslt = options.get("hotset.cublaslt") == "auto";
   settings.config.router_weights_norm = options.get_bool("hotset.router_weights_norm");
+  settings.config.moe_decode_tc = !options.get_bool("ep.cuda.disable_moe_gemv_tc");
+  settings.config.qmoe_int3_tc = !options.get_bool("ep.cuda.disable_qmoe_int3_tc");
   settings.warn = [&s](const std::string& text) { s->log(kLogWarning, text); };
   HOTSET_TRY(report(callbacks, "prepare", 0, 1));
   HOTSET_ASSIGN(s->program_, Program::build(std::move(model), settings, *s->pool_));

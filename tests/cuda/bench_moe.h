@@ -23,7 +23,7 @@ struct Kind {
 class BenchLayers {
  public:
   BenchLayers(std::shared_ptr<cuda::Gpu> gpu, cuda::Stream stream, const Shape& s, const Kind& kind, DType type, int64_t n_tokens,
-              size_t least_bytes)
+              size_t least_bytes, bool wgmma = true)
       : gpu_(gpu), stream_(stream), n_(n_tokens) {
     Case c{kind.name, kind.storage, kind.bits, kind.block, ZeroPoints::middle, kind.scale, s.hidden, s.inter, Pairing::interleaved, type};
     c.n_experts = s.n_experts;
@@ -40,8 +40,9 @@ class BenchLayers {
     l.fc1 = WeightMatrix(make_form(c, kind.bits, 2 * s.inter, s.hidden), false);
     l.fc2 = WeightMatrix(make_form(c, kind.bits, s.hidden, s.inter), false);
     layer_ = device_layer(l, {s.n_experts, s.k, true, false});
+    layer_.wgmma = wgmma;
     layer_.logits_type = device_type(type);
-    layer_.weight_alignment = 16;
+    layer_.weight_alignment = layer_.scale_alignment = 16;
     const MatrixForm &f1 = l.fc1.form(), &f2 = l.fc2.form();
     expert_bytes_ = f1.weight_bytes() + f1.scale_bytes() + f2.weight_bytes() + f2.scale_bytes();
     const size_t layer_bytes = expert_bytes_ * static_cast<size_t>(s.n_experts),
@@ -181,25 +182,26 @@ inline void run_bench(std::shared_ptr<cuda::Gpu> gpu, cuda::Stream stream, const
                 static_cast<long long>(n), cuda::moe_kernels(gpu->limits(), layers.layer(), static_cast<uint32_t>(n)), us,
                 layers.bytes(experts) / 1e6, gbs, gbs / 4400);
   };
-  const auto prefill = [&](const Shape& s, const Kind& kind, DType type, int64_t n) {
+  const auto prefill = [&](const Shape& s, const Kind& kind, DType type, int64_t n, bool wgmma = true) {
     const std::string name = std::string(s.name) + " " + kind.name + " " + dtype_name(type);
     if (name.find(only) == std::string::npos) return;
-    BenchLayers layers(gpu, stream, s, kind, type, n, 0);
+    BenchLayers layers(gpu, stream, s, kind, type, n, 0, wgmma);
     const double us = layers.time(3), flops = 6.0 * static_cast<double>(n * s.k * s.hidden * s.inter);
     std::printf("%-13s %-14s %-8s T %4lld %-5s %8.1f us %6.1f TFLOP/s\n", s.name, kind.name, dtype_name(type), static_cast<long long>(n),
                 cuda::moe_kernels(gpu->limits(), layers.layer(), static_cast<uint32_t>(n)), us, flops / us / 1e6);
   };
-  for (int64_t n : {32, 128, 512, 4096}) prefill(qwen, kinds[0], DType::f16, n);
-  prefill(oss, kinds[0], DType::f16, 4096);
-  for (const auto& [kind, type] :
-       {std::pair(0, DType::f32), {1, DType::f16}, {2, DType::f16}, {5, DType::bf16}, {8, DType::bf16}, {9, DType::f16}})
-    prefill(qwen, kinds[kind], type, 4096);
-  for (int64_t n : {1, 2, 4, 16}) decode(qwen, kinds[0], DType::f16, n);
+  for (int64_t n : {1, 2, 4, 16, 64}) decode(qwen, kinds[0], DType::f16, n);
   for (const Kind& kind : kinds) decode(wide, kind, DType::bf16, 1);
   for (int64_t n : {1, 4}) decode(oss, kinds[0], DType::bf16, n);
   decode(oss, kinds[1], DType::f16, 1);
   decode(qwen, kinds[0], DType::f32, 1);
   decode(qwen, kinds[1], DType::f16, 1);
+  for (int64_t n : {64, 512, 4096})
+    for (bool wgmma : {true, false}) prefill(qwen, kinds[0], DType::f16, n, wgmma);
+  prefill(oss, kinds[0], DType::f16, 4096);
+  for (const auto& [kind, type] :
+       {std::pair(0, DType::f32), {1, DType::f16}, {2, DType::f16}, {5, DType::bf16}, {8, DType::bf16}, {9, DType::f16}})
+    prefill(qwen, kinds[kind], type, 4096);
 }
 
 }  // namespace moe_cases

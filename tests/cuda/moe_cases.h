@@ -184,6 +184,9 @@ struct TestLayer {
     for (int i = 0; i < 2; ++i)
       while (cpu.fc1.form().weight_bytes() % gpu.weight_alignment || cpu.fc2.form().weight_bytes() % gpu.weight_alignment)
         gpu.weight_alignment /= 2;
+    gpu.scale_alignment = 16;
+    for (const WeightMatrix* w : {&cpu.fc1, &cpu.fc2})
+      while (w->form().scale_bytes() % gpu.scale_alignment) gpu.scale_alignment /= 2;
     device = must(cuda::DeviceMemory::take(g, bytes.size(), cuda::Purpose::experts, "experts"));
     table = host_table(bytes.at(0));
     const std::vector<ExpertBytes> there = host_table(static_cast<uint8_t*>(device.data()));
