@@ -88,4 +88,21 @@ const QuantGemm& quant_gemm(bool int8_activations, const QuantMatrix& w) { retur
 
 const char* quant_gemm_isa(bool int8_activations, const QuantMatrix& w) { return choose(int8_activations, w).isa; }
 
+QuantGemmPacked quant_gemm_packed(bool int8_activations, Packing packing, const QuantMatrix& w) {
+#if defined(__x86_64__)
+  // AMX leaves few rows to AVX-512 VNNI.
+  const bool small_block = w.block < 32 && w.k > w.block;
+  if (!fast_shape(w) || small_block || !cpu_may_run(CpuLevel::kAvx512Vnni)) return nullptr;
+  if (packing == Packing::sm80) {
+    if (w.bits == 2) return nullptr;
+    return (int8_activations ? kQuantI8Sm80Avx512Vnni : kQuantF32Sm80Avx512Vnni)[w.bits / 8];
+  }
+  if (!cpu_features().avx512vbmi) return nullptr;
+  return int8_activations ? kQuantI8Stream3Avx512Vbmi : kQuantF32Stream3Avx512Vbmi;
+#else
+  (void)int8_activations, (void)packing, (void)w;
+  return nullptr;
+#endif
+}
+
 }  // namespace hotset::cpu

@@ -58,4 +58,18 @@ const QuantGemm& quant_gemm(bool int8_activations, const QuantMatrix& w);
 // Name of that choice: "scalar", "avx2", "avx512", "avx512vnni" ...
 const char* quant_gemm_isa(bool int8_activations, const QuantMatrix& w);
 
+// Codes that are not raw rows of 2, 4 or 8 bits, for products of few rows of x without a conversion of the codes.
+enum class Packing {
+  stream3,  // a stream of 3-bit codes a row; `bits` is 4, zero points are those of codes + 4
+  sm80,     // formats/sm80.h; the matrix begins with a row that is a multiple of 16 / bits, row_bytes is k * bits / 8
+};
+constexpr int64_t kPackedRows = 8;  // most rows m of the whole product
+
+// Rows [m0, m1) as quant_gemm().prepare left them, columns [n0, n1), otherwise as QuantGemm::multiply. False, and nothing done, for
+// activations that the kernel does not take: then the codes have to be converted.
+using QuantGemmPacked = bool (*)(const QuantMatrix& w, const void* prepared, int64_t m0, int64_t m1, int64_t n0, int64_t n1,
+                                 const float* bias, float* y, int64_t ldy);
+// Null: this CPU has none for such a matrix.
+QuantGemmPacked quant_gemm_packed(bool int8_activations, Packing packing, const QuantMatrix& w);
+
 }  // namespace hotset::cpu

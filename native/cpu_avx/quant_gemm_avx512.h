@@ -107,10 +107,10 @@ struct Streams {
     int64_t row, ahead;
   } codes, scales;
 
-  static inline __attribute__((always_inline)) Streams make(const QuantMatrix& w, int64_t n0, int64_t n1) {
+  static inline __attribute__((always_inline)) Streams make(const QuantMatrix& w, int64_t n0, int64_t n1, bool side_by_side = false) {
     const int64_t size = (n1 - n0 + R - 1) / R;
     Streams s = {n0, n1, size, R, 1, {}, {}};
-    if (w.row_bytes > kShortRow) s.step = 1, s.apart = size;
+    if (w.row_bytes > kShortRow && !side_by_side) s.step = 1, s.apart = size;
     const int64_t ahead = s.apart == 1 ? kAhead : kAhead / R;
     s.codes = {(const char*)w.codes, (const char*)w.next_codes, w.row_bytes, ahead};
     const int64_t scale_row = w.scale_stride * (w.scale_type == 1 ? 4 : 2),

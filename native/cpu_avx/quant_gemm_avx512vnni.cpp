@@ -251,7 +251,7 @@ static void multiply(const QuantMatrix& w, const void* prepared, int64_t m, int6
     // The second four rows of x find these rows of W in the cache.
     const int64_t n_step = m1 - m0 <= 4 ? n1 - n0 : kFewRowsN;
     const auto few = FewRows<BITS, 1>::make(prepared, w.k);
-    for (int64_t n = n0; n < n1; n += n_step) multiply_few(w, few, m0, m1, n, smaller(n1, n + n_step), bias, y, ldy);
+    for (int64_t n = n0; n < n1; n += n_step) multiply_few<RawCodes>(w, few, m0, m1, n, smaller(n1, n + n_step), bias, y, ldy);
     return;
   }
   const Row<BITS> rows = Row<BITS>::make(prepared, w.k);

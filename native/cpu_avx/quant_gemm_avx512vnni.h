@@ -206,14 +206,29 @@ HOTSET_INLINE __m512 start_of_chunk(const char* x) {
   return DIGITS == 1 ? high : _mm512_fmadd_ps(high, _mm512_set1_ps(0x1p24f), _mm512_cvtepi32_ps(_mm512_load_si512(start + 64)));
 }
 
+// How the file has the codes of a row; load() gives those of a chunk as 64 bytes of raw codes. Of a partial chunk `left` codes exist.
+struct RawCodes {
+  static constexpr bool kTiled = false;
+  template <int BITS>
+  static constexpr int64_t kStep = 64;  // bytes from chunk to chunk
+  template <int BITS>
+  static inline __attribute__((always_inline)) const uint8_t* row(const QuantMatrix& w, int64_t n) {
+    return w.codes + n * w.row_bytes;
+  }
+  template <int BITS, bool PARTIAL>
+  static inline __attribute__((always_inline)) __m512i load(const uint8_t* p, int64_t left) {
+    return PARTIAL ? _mm512_maskz_loadu_epi8(first64((left * BITS + 7) / 8), p) : _mm512_loadu_si512(p);
+  }
+};
+
 // One chunk of R rows of W by MR rows of x; `index` spreads the scales of its groups over the lanes. offset: (zero - middle) / middle.
-template <int BITS, int DIGITS, int R, int MR, bool PARTIAL, bool ZEROS>
-HOTSET_INLINE void few_rows_chunk(const uint8_t* const codes[R], const char* const after[R], int64_t at, int64_t bytes_left, const char* x,
+template <class CODES, int BITS, int DIGITS, int R, int MR, bool PARTIAL, bool ZEROS>
+HOTSET_INLINE void few_rows_chunk(const uint8_t* const codes[R], const char* const after[R], int64_t at, int64_t left, const char* x,
                                   int64_t stride, __m512i index, const __m512 scale[R][MR], const __m512 offset[R], __m512 sum[R][MR]) {
   __m512i planes[R][8 / BITS];
 #pragma GCC unroll 4
   for (int r = 0; r < R; ++r) {
-    __m512i bytes = PARTIAL ? _mm512_maskz_loadu_epi8(first64(bytes_left), codes[r] + at) : _mm512_loadu_si512(codes[r] + at);
+    __m512i bytes = CODES::template load<BITS, PARTIAL>(codes[r] + at, left);
     __asm__("" : "+v"(bytes));  // one load; left alone, gcc puts one into every plane
     if (!PARTIAL) _mm_prefetch(after[r] + at, _MM_HINT_T0);
 #pragma GCC unroll 4
@@ -232,10 +247,10 @@ HOTSET_INLINE void few_rows_chunk(const uint8_t* const codes[R], const char* con
 }
 
 // Rows [i, i + MR) of x by columns [n0, n1).
-template <int BITS, int DIGITS, int R, int MR, bool ZEROS>
+template <class CODES, int BITS, int DIGITS, int R, int MR, bool ZEROS>
 static void few_rows(const QuantMatrix& w, const FewRows<BITS, DIGITS>& rows, int64_t i, int64_t n0, int64_t n1, const float* bias,
                      float* y, int64_t ldy) {
-  constexpr int64_t kChunkBytes = FewRows<BITS, DIGITS>::kChunkBytes;
+  constexpr int64_t kChunkBytes = FewRows<BITS, DIGITS>::kChunkBytes, kChunk = 512 / BITS, kStep = CODES::template kStep<BITS>;
   const int shift = block_shift(w);
   const int64_t stride = rows.stride();
   const bool plain = shift == 5 && w.scale_type == 1;  // 16 float scales in a row, one a group
@@ -243,7 +258,8 @@ static void few_rows(const QuantMatrix& w, const FewRows<BITS, DIGITS>& rows, in
   __m512i index[BITS];
   for (int c = 0; c < BITS; ++c)
     index[c] = _mm512_add_epi32(_mm512_srli_epi32(lane, BITS == 8 ? 3 : BITS == 4 ? 2 : 1), _mm512_set1_epi32(16 / BITS * c));
-  const auto streams = Streams<R>::make(w, n0, n1);
+  const auto streams = Streams<R>::make(w, n0, n1, CODES::kTiled);
+  const int64_t tiles_ahead = R * BITS >= 16 && R * w.row_bytes <= 2 * kAhead ? R * w.row_bytes : kAhead / 2;
   for (int64_t j = 0; j < streams.size; ++j) {
     streams.prefetch_scales(j);
     __m512 sum[R][MR];
@@ -252,8 +268,9 @@ static void few_rows(const QuantMatrix& w, const FewRows<BITS, DIGITS>& rows, in
     const char* after[R];
     for (int r = 0; r < R; ++r) {
       row[r] = streams.row(j, r);
-      after[r] = streams.after(streams.codes, j, r);
-      codes[r] = w.codes + row[r] * w.row_bytes;
+      codes[r] = CODES::template row<BITS>(w, row[r]);
+      // Columns of a tile share its lines. Whole columns of tiles are followed by others that begin behind them.
+      after[r] = CODES::kTiled ? (const char*)codes[r] + tiles_ahead + 128 * (r % (8 / BITS)) : streams.after(streams.codes, j, r);
       for (int m = 0; m < MR; ++m) sum[r][m] = _mm512_setzero_ps();
     }
     const char* x = rows.codes(i);
@@ -275,19 +292,19 @@ static void few_rows(const QuantMatrix& w, const FewRows<BITS, DIGITS>& rows, in
       if (full) {
 #pragma GCC unroll 8
         for (int c = 0; c < BITS; ++c)
-          few_rows_chunk<BITS, DIGITS, R, MR, false, ZEROS>(codes, after, 64 * c, 64, x + kChunkBytes * c, stride, index[c], scale, offset,
-                                                            sum);
-        for (int r = 0; r < R; ++r) codes[r] += 64 * BITS, after[r] += 64 * BITS;
+          few_rows_chunk<CODES, BITS, DIGITS, R, MR, false, ZEROS>(codes, after, kStep * c, kChunk, x + kChunkBytes * c, stride, index[c],
+                                                                   scale, offset, sum);
+        for (int r = 0; r < R; ++r) codes[r] += kStep * BITS, after[r] += kStep * BITS;
       } else {
-        const int64_t bytes = ((w.k - k0) * BITS + 7) / 8;
         for (int c = 0; c < BITS; ++c) {
-          if (bytes <= 64 * c) break;
-          if (bytes - 64 * c >= 64)
-            few_rows_chunk<BITS, DIGITS, R, MR, false, ZEROS>(codes, after, 64 * c, 64, x + kChunkBytes * c, stride, index[c], scale,
-                                                              offset, sum);
+          const int64_t left = w.k - k0 - kChunk * c;
+          if (left <= 0) break;
+          if (left >= kChunk)
+            few_rows_chunk<CODES, BITS, DIGITS, R, MR, false, ZEROS>(codes, after, kStep * c, kChunk, x + kChunkBytes * c, stride, index[c],
+                                                                     scale, offset, sum);
           else
-            few_rows_chunk<BITS, DIGITS, R, MR, true, ZEROS>(codes, after, 64 * c, bytes - 64 * c, x + kChunkBytes * c, stride, index[c],
-                                                             scale, offset, sum);
+            few_rows_chunk<CODES, BITS, DIGITS, R, MR, true, ZEROS>(codes, after, kStep * c, left, x + kChunkBytes * c, stride, index[c],
+                                                                    scale, offset, sum);
         }
       }
     }
@@ -298,28 +315,43 @@ static void few_rows(const QuantMatrix& w, const FewRows<BITS, DIGITS>& rows, in
   }
 }
 
-template <int BITS, int DIGITS, int R, int MR>
+template <class CODES, int BITS, int DIGITS, int R, int MR>
 static void few_rows_any(const QuantMatrix& w, const FewRows<BITS, DIGITS>& rows, int64_t i, int64_t n0, int64_t n1, const float* bias,
                          float* y, int64_t ldy) {
   if (w.zero_points)
-    few_rows<BITS, DIGITS, R, MR, true>(w, rows, i, n0, n1, bias, y, ldy);
+    few_rows<CODES, BITS, DIGITS, R, MR, true>(w, rows, i, n0, n1, bias, y, ldy);
   else
-    few_rows<BITS, DIGITS, R, MR, false>(w, rows, i, n0, n1, bias, y, ldy);
+    few_rows<CODES, BITS, DIGITS, R, MR, false>(w, rows, i, n0, n1, bias, y, ldy);
 }
 
 // Rows [m0, m1), up to four at a time, by columns [n0, n1). One row meets as few streams of W as its own loads allow: those of int8
 // activations are few, digits are worth sharing among four.
-template <int BITS, int DIGITS>
+template <class CODES, int BITS, int DIGITS>
 static void multiply_few(const QuantMatrix& w, const FewRows<BITS, DIGITS>& rows, int64_t m0, int64_t m1, int64_t n0, int64_t n1,
                          const float* bias, float* y, int64_t ldy) {
   for (int64_t i = m0; i < m1;) {
     const int64_t left = m1 - i, tile = left <= 4 ? left : left < 8 ? (left + 1) / 2 : 4;
-    if (tile == 1) few_rows_any<BITS, DIGITS, DIGITS == 1 ? 2 : 4, 1>(w, rows, i, n0, n1, bias, y, ldy);
-    if (tile == 2) few_rows_any<BITS, DIGITS, 4, 2>(w, rows, i, n0, n1, bias, y, ldy);
-    if (tile == 3) few_rows_any<BITS, DIGITS, 2, 3>(w, rows, i, n0, n1, bias, y, ldy);
-    if (tile == 4) few_rows_any<BITS, DIGITS, 2, 4>(w, rows, i, n0, n1, bias, y, ldy);
+    if (tile == 1) few_rows_any<CODES, BITS, DIGITS, DIGITS == 1 && !CODES::kTiled ? 2 : 4, 1>(w, rows, i, n0, n1, bias, y, ldy);
+    if (tile == 2) few_rows_any<CODES, BITS, DIGITS, 4, 2>(w, rows, i, n0, n1, bias, y, ldy);
+    if (tile == 3) few_rows_any<CODES, BITS, DIGITS, 2, 3>(w, rows, i, n0, n1, bias, y, ldy);
+    if (tile == 4) few_rows_any<CODES, BITS, DIGITS, 2, 4>(w, rows, i, n0, n1, bias, y, ldy);
     i += tile;
   }
+}
+
+// What a prepared row of exact activations is, at its beginning; floats lie in the form of the AVX-512 table.
+enum Form : int32_t { kFixedPoint, kFloats };
+
+// A QuantGemmPacked: false, and nothing done, when a row is not in fixed point.
+template <class CODES, int BITS, int DIGITS>
+static bool multiply_packed(const QuantMatrix& w, const void* prepared, int64_t m0, int64_t m1, int64_t n0, int64_t n1, const float* bias,
+                            float* y, int64_t ldy) {
+  const auto rows = FewRows<BITS, DIGITS>::make(prepared, w.k);
+  for (int64_t i = m0; DIGITS > 1 && i < m1; ++i)
+    if (*(const Form*)rows.row(i) != kFixedPoint) return false;
+  const int64_t n_step = m1 - m0 <= 4 ? n1 - n0 : kFewRowsN;  // as multiply() of raw codes
+  for (int64_t n = n0; n < n1; n += n_step) multiply_few<CODES>(w, rows, m0, m1, n, smaller(n1, n + n_step), bias, y, ldy);
+  return true;
 }
 
 }  // namespace avx512

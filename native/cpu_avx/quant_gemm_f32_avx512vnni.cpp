@@ -11,7 +11,6 @@ using namespace avx512;
 constexpr int kDigits = 4;
 template <int BITS>
 using Rows = FewRows<BITS, kDigits>;
-enum Form : int32_t { kFixedPoint, kFloats };  // at the beginning of a prepared row; floats lie in the form of the AVX-512 table
 
 template <int BITS>
 HOTSET_INLINE const QuantGemm& floats() {
@@ -39,7 +38,7 @@ static void prepare(const float* x, int64_t ldx, int64_t m, int64_t k, int64_t m
 template <int BITS>
 static void multiply_rows(const QuantMatrix& w, const Rows<BITS>& rows, Form form, int64_t m0, int64_t m1, int64_t n0, int64_t n1,
                           const float* bias, float* y, int64_t ldy) {
-  if (form == kFixedPoint) return multiply_few(w, rows, m0, m1, n0, n1, bias, y, ldy);
+  if (form == kFixedPoint) return multiply_few<RawCodes>(w, rows, m0, m1, n0, n1, bias, y, ldy);
   for (int64_t i = m0; i < m1; ++i) floats<BITS>().multiply(w, rows.codes(i), 1, 0, 1, n0, n1, bias, y + i * ldy, ldy, nullptr);
 }
 

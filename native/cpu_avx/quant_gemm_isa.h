@@ -18,6 +18,9 @@ extern const QuantGemm kQuantI8Avx2[3], kQuantI8Avx2Block16[3];
 extern const QuantGemm kQuantI8Avx2Vnni[3], kQuantI8Avx2VnniBlock16[3];
 extern const QuantGemm kQuantI8Avx512Vnni[3];
 extern const QuantGemm kQuantI8Amx[3], kQuantI8AmxBlock16[3];
+// Few rows by packed codes, whose rows of x are those of the AVX-512 VNNI tables. [2]: 4 and 8 bits; 3-bit codes need AVX-512 VBMI, too.
+extern const QuantGemmPacked kQuantF32Sm80Avx512Vnni[2], kQuantI8Sm80Avx512Vnni[2];
+extern const QuantGemmPacked kQuantF32Stream3Avx512Vbmi, kQuantI8Stream3Avx512Vbmi;
 #elif defined(__aarch64__)
 extern const QuantGemm kQuantF32Neon[3];
 extern const QuantGemm kQuantI8Neon[3], kQuantI8NeonBlock16[3];

@@ -100,6 +100,7 @@ WeightMatrix::WeightMatrix(const MatrixForm& form, bool int8_activations) : form
   w.scale_type = static_cast<int>(form.dtype);
   quant_ = &cpu::quant_gemm(int8_activations, w);
   isa_ = cpu::quant_gemm_isa(int8_activations, w);
+  if (stages_codes()) packed_ = cpu::quant_gemm_packed(int8_activations, form.bits == 3 ? cpu::Packing::stream3 : cpu::Packing::sm80, w);
 }
 
 size_t WeightMatrix::prepared_bytes(int64_t m) const {
@@ -128,7 +129,7 @@ int64_t WeightMatrix::columns_at_once(int64_t m, int64_t n) const {
   if (needs_floats(m)) return std::min(n, kStagedColumns);
   if (form_.storage == Storage::fp4_by_n) return std::min(n, kTransposedColumns);
   // As many as kernels take at once when each is used but a few times; 8 columns of 2-bit codes are tiled together.
-  const int64_t columns = m > kDirectRows ? kStagedColumns : form_.bits == 2 ? 8 : 4;
+  const int64_t columns = m > kDirectRows || packed_ ? kStagedColumns : form_.bits == 2 ? 8 : 4;
   return stages_codes() ? std::min(n, columns) : n;
 }
 
@@ -249,49 +250,58 @@ void WeightMatrix::multiply_codes(const MatrixBytes& bytes, const Range& r) cons
   w.scale_type = static_cast<int>(form_.dtype);
   w.scales = bytes.scales + r.n0 * blocks * static_cast<int64_t>(dtype_bytes(form_.dtype));
   w.scale_stride = blocks;
-  if (stages_codes()) {
-    w.codes = r.codes;
-    w.row_bytes = staged_row_bytes();
-  } else {
-    w.codes = bytes.weights + r.n0 * form_.row_bytes;
-    w.row_bytes = form_.row_bytes;
-    if (r.next.bytes) {
-      w.next_codes = r.next.bytes->weights + r.next.n0 * form_.row_bytes;
-      w.next_scales = r.next.bytes->scales + r.next.n0 * blocks * static_cast<int64_t>(dtype_bytes(form_.dtype));
-    }
+  w.row_bytes = form_.row_bytes;
+  if (form_.storage == Storage::sm80) w.row_bytes = form_.k * form_.bits / 8;
+  w.codes = bytes.weights + r.n0 * w.row_bytes;
+  if (r.next.bytes && form_.storage == Storage::raw) {
+    w.next_codes = r.next.bytes->weights + r.next.n0 * w.row_bytes;
+    w.next_scales = r.next.bytes->scales + r.next.n0 * blocks * static_cast<int64_t>(dtype_bytes(form_.dtype));
   }
-  if (form_.storage == Storage::sm80) {
-    cpu::sm80_rows(bytes.weights, form_.bits, form_.n, form_.k, r.n0, r.n1, r.codes, w.row_bytes);
-  } else if (form_.bits == 3) {
-    for (int64_t i = 0; i < n; ++i)
-      cpu::weight_rows().widen_3_to_4(bytes.weights + (r.n0 + i) * form_.row_bytes, form_.k, r.codes + i * w.row_bytes);
-  }
+  stage_zero_points(bytes, r, &w);
+  const float* const bias = floats_of_bias(bytes, r);
+  const bool at_tile = form_.storage != Storage::sm80 || r.n0 % (16 / form_.bits) == 0;
+  if (packed_ && r.m <= kDirectRows && at_tile && packed_(w, r.prepared, r.m0, r.m1, 0, n, bias, r.y, r.ldy)) return;
+  if (stages_codes()) stage_codes(bytes, r, &w);
+  quant_->multiply(w, r.prepared, r.m, r.m0, r.m1, 0, n, bias, r.y, r.ldy, r.kernel);
+}
 
+// Raw rows of the range, of a width that kernels read.
+void WeightMatrix::stage_codes(const MatrixBytes& bytes, const Range& r, cpu::QuantMatrix* w) const {
+  w->codes = r.codes;
+  w->next_codes = nullptr;
+  w->row_bytes = staged_row_bytes();
+  if (form_.storage == Storage::sm80) return cpu::sm80_rows(bytes.weights, form_.bits, form_.n, form_.k, r.n0, r.n1, r.codes, w->row_bytes);
+  for (int64_t i = 0; i < r.n(); ++i)
+    cpu::weight_rows().widen_3_to_4(bytes.weights + (r.n0 + i) * form_.row_bytes, form_.k, r.codes + i * w->row_bytes);
+}
+
+// Zero points of the range in the form of QuantMatrix.
+void WeightMatrix::stage_zero_points(const MatrixBytes& bytes, const Range& r, cpu::QuantMatrix* w) const {
+  const int64_t n = r.n(), blocks = form_.blocks();
   const int64_t zero_row = stream_bytes(blocks, form_.bits), kernel_zero_row = stream_bytes(blocks, kernel_bits_);  // bytes of a row
   const uint8_t* const zeros = bytes.zero_points;
   switch (form_.zero_points) {
     case ZeroPoints::middle:
       break;
     case ZeroPoints::packed:
-      w.zero_points = zeros + r.n0 * zero_row;
-      w.zero_stride = zero_row;
+      w->zero_points = zeros + r.n0 * zero_row;
+      w->zero_stride = zero_row;
       if (form_.bits != 3) break;
       for (int64_t i = 0; i < n; ++i)
         cpu::weight_rows().widen_3_to_4(zeros + (r.n0 + i) * zero_row, blocks, r.zero_points + i * kernel_zero_row);
-      w.zero_points = r.zero_points;
-      w.zero_stride = kernel_zero_row;
+      w->zero_points = r.zero_points;
+      w->zero_stride = kernel_zero_row;
       break;
     case ZeroPoints::bytes:
       for (int64_t i = 0; i < n; ++i) pack_bytes_to_4(zeros + (r.n0 + i) * blocks, blocks, r.zero_points + i * kernel_zero_row);
-      w.zero_points = r.zero_points;
-      w.zero_stride = kernel_zero_row;
+      w->zero_points = r.zero_points;
+      w->zero_stride = kernel_zero_row;
       break;
     case ZeroPoints::along_n:
       copy_codes(zeros, form_.bits, r.n0, n, r.zero_points);  // the range may begin inside a byte
-      w.zero_points = r.zero_points;
+      w->zero_points = r.zero_points;
       break;
   }
-  quant_->multiply(w, r.prepared, r.m, r.m0, r.m1, 0, n, floats_of_bias(bytes, r), r.y, r.ldy, r.kernel);
 }
 
 int64_t columns_per_job(int64_t n_columns, int64_t most, int64_t other_jobs, int n_threads, int64_t bytes_per_column) {

@@ -113,15 +113,19 @@ class WeightMatrix {
   void multiply_dense(const MatrixBytes& bytes, const Range& r) const;
   void multiply_minifloats(const MatrixBytes& bytes, const Range& r) const;
   void multiply_codes(const MatrixBytes& bytes, const Range& r) const;
+  void stage_codes(const MatrixBytes& bytes, const Range& r, cpu::QuantMatrix* w) const;
+  void stage_zero_points(const MatrixBytes& bytes, const Range& r, cpu::QuantMatrix* w) const;
   const float* floats_of_bias(const MatrixBytes& bytes, const Range& r) const;
 
   static constexpr int64_t kDirectRows = 8;
+  static_assert(kDirectRows == cpu::kPackedRows);
 
   MatrixForm form_;
   int kernel_bits_ = 0;  // of the codes that the kernel sees
   const char* isa_ = "";
   bool rounds_ = false;                          // fp8 with int8 activations
   const cpu::QuantGemm* quant_ = nullptr;        // of integers
+  cpu::QuantGemmPacked packed_ = nullptr;        // of sm80 and 3-bit codes and few rows, where the CPU has it
   const cpu::MinifloatGemm* mini_ = nullptr;     // of fp4 and fp8
   const cpu::MinifloatColumns* by_n_ = nullptr;  // of fp4 along N, where the CPU has them
   const cpu::FloatGemm* dense_ = nullptr;        // of floats, and of many rows with exact activations by fp4 and fp8

@@ -185,6 +185,15 @@ def test_plan_before_and_after(layers, cases):
         assert 0 < rows["expert cache"]["bytes"] <= rows["expert cache"]["bound"]
 
 
+def test_derived_folder_stays_as_it_is(layers, cases, expected, tmp_path):
+    """Every layout is computed in the file's bytes: nothing is derived, so nothing is written and no folder is made or wanted."""
+    (tmp_path / "empty").mkdir()
+    for folder in ("missing", "empty"):
+        with hotset.InferenceSession(layers.path, options(**half(layers), derived_cache_dir=tmp_path / folder)) as session:
+            np.testing.assert_array_equal(session.run(None, cases[2])[0], expected[2])
+    assert [entry.name for entry in tmp_path.iterdir()] == ["empty"] and not list((tmp_path / "empty").iterdir())
+
+
 def test_models_given_as_bytes(tmp_path):
     """Their experts are in memory whatever the budget: one that they do not fit is refused."""
     rng = np.random.default_rng(0)
