@@ -1,16 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // com.microsoft MultiHeadAttention without the beam search inputs: one K/V head for each query head.
+#include "ops/multi_head_attention.h"
+
 #include <cmath>
 
 #include "cpu_avx/convert.h"
-#include "ops/attend.h"
-#include "ops/op.h"
 
 namespace hotset::ops {
 namespace {
 
-enum Input { kQuery, kKey, kValue, kProjectionBias, kPadding, kBias, kPastKey, kPastValue, kPastLength, kCacheIndirection };
-enum Output { kOut, kPresentKey, kPresentValue, kQk };
+using namespace mha;
 
 constexpr const char* kNames[] = {"query",
                                   "key",
@@ -22,25 +21,6 @@ constexpr const char* kNames[] = {"query",
                                   "past_value",
                                   "past_sequence_length",
                                   "cache_indirection"};
-
-struct Attributes {
-  int64_t heads = 0;
-  float scale = 0, filter = -10000.0f;
-  bool causal = false;
-};
-
-// Q, K, V as they come: three tensors, query and packed K/V [B, L, N, 2, D], or all packed [B, S, N, 3, D].
-struct Sources {
-  HeadRows q, k, v;
-};
-
-template <class Has, class Get>  // bool(int), const Tensor&(int)
-Sources sources(const Attributes& a, Has has, Get get) {
-  const auto part = [&](int i, int p) { return head_rows(get(i), a.heads, p); };
-  if (!has(kKey)) return {part(kQuery, 0), part(kQuery, 1), part(kQuery, 2)};
-  if (!has(kValue)) return {part(kQuery, 0), part(kKey, 0), part(kKey, 1)};
-  return {part(kQuery, 0), part(kKey, 0), part(kValue, 0)};
-}
 
 // Workspace: [entries][mask of padded keys][K + bias, V + bias][attend]
 struct Layout {
@@ -243,6 +223,13 @@ Status MultiHeadAttention::run(const RunContext& c) const {
 }
 
 Result<std::unique_ptr<Kernel>> make_multi_head_attention(const OpContext& c) {
+  HOTSET_ASSIGN(const Attributes a, parse(c));
+  return std::unique_ptr<Kernel>(std::make_unique<MultiHeadAttention>(a));
+}
+
+}  // namespace
+
+Result<mha::Attributes> mha::parse(const OpContext& c) {
   const model::Node& n = c.node();
   Attributes a;
   a.heads = n.get_int("num_heads", 0);
@@ -259,10 +246,8 @@ Result<std::unique_ptr<Kernel>> make_multi_head_attention(const OpContext& c) {
   for (const int i : {kPastLength, kCacheIndirection})
     if (c.has_input(i)) return c.fail(Code::unsupported, "input %s is not supported", kNames[i]);
   if (!c.has_output(kOut)) return c.fail(Code::invalid_model, "output 0 is missing");
-  return std::unique_ptr<Kernel>(std::make_unique<MultiHeadAttention>(a));
+  return a;
 }
-
-}  // namespace
 
 HOTSET_OPS(multi_head_attention, {"com.microsoft", "MultiHeadAttention", 1, kLatest, make_multi_head_attention, {1, 10, 4}});
 
