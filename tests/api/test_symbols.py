@@ -64,11 +64,12 @@ def test_header_compiles_alone(source_root, tmp_path, standard, suffix):
 
 
 def test_isa_objects_hold_no_weak_symbols(native_build):
-    """The linker may keep the AVX-512 copy of an inline function for everyone."""
+    """The linker may keep the AVX-512 copy of an inline function for everyone. (A sanitized object has a weak pointer too, to what
+    unwinds exceptions: data.)"""
     weak = []
     for archive in archives(native_build, "libkernels_*.a"):
         if archive.name != "libkernels_baseline.a":
-            weak += [f"{archive.name}: {line}" for line in output("nm", archive).splitlines() if re.search(r" [WVwvu] ", line)]
+            weak += [f"{archive.name}: {line}" for line in output("nm", archive).splitlines() if re.search(r" [WVwvu] (?!DW\.ref\.)", line)]
     assert weak == []
 
 
