@@ -132,6 +132,8 @@ void check_library(const Device& device, std::mt19937& rng) {
   std::printf("cuBLASLt %zu gives what our kernels give\n", cuda::cublaslt_version());
 }
 
+const char* only = "";  // what the text of a measured case holds
+
 void bench(const Device& device, DType type, int64_t m, int64_t n, int64_t k, bool trans_b, bool library = false) {
   std::mt19937 rng(1);
   cuda::MatMulCall c;
@@ -142,6 +144,7 @@ void bench(const Device& device, DType type, int64_t m, int64_t n, int64_t k, bo
   c.trans_b = trans_b;
   c.b_ready = true;
   c.library = library;
+  if (!std::strstr(text_of(c).c_str(), only)) return;
   const size_t bytes = static_cast<size_t>(n * k) * element_bytes(type);
   const int copies = static_cast<int>(std::clamp<size_t>((size_t{200} << 20) / bytes, 2, m > 64 ? 4 : 64));
   const Values some(type, 1 << 16, rng);
@@ -172,6 +175,7 @@ void bench(const Device& device, DType type, int64_t m, int64_t n, int64_t k, bo
 int main(int argc, char** argv) {
   const Device device;
   if (argc > 1 && !std::strcmp(argv[1], "--bench")) {
+    if (argc > 2) only = argv[2];
     for (const DType type : kFloats)
       for (const bool trans : {false, true}) {
         for (const auto& [n, k] : {std::pair<int64_t, int64_t>{151936, 2048}, {5120, 2048}, {2048, 4096}, {128, 2048}})

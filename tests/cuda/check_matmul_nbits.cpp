@@ -153,7 +153,10 @@ int check(const Device& device, const Case& c, std::mt19937& rng, int (&ran)[4])
   return n_ran;
 }
 
+const char* only = "";  // what the text of a measured case holds
+
 void bench(const Device& device, Case c) {
+  if (!std::strstr(c.text().c_str(), only)) return;
   std::mt19937 rng(1);
   const size_t bytes = static_cast<size_t>(c.n * c.row_bytes() + c.n * c.blocks() * static_cast<int64_t>(element_bytes(c.scale_type)));
   const int copies = static_cast<int>(std::clamp<size_t>((size_t{200} << 20) / bytes, 2, 96));  // more than the L2 holds
@@ -235,6 +238,7 @@ void bench_all(const Device& device) {
 int main(int argc, char** argv) {
   const Device device;
   if (argc > 1 && !std::strcmp(argv[1], "--bench")) {
+    if (argc > 2) only = argv[2];
     bench_all(device);
     return 0;
   }
