@@ -258,7 +258,8 @@ Status upload_in_place(const std::shared_ptr<Gpu>& gpu, ThreadPool& pool, std::s
 
 Status upload(std::shared_ptr<Gpu> gpu, ThreadPool& pool, std::span<const UploadPiece> pieces, const Upload& how) {
   if (std::all_of(pieces.begin(), pieces.end(), [](const UploadPiece& p) { return p.bytes == 0; })) return {};
-  if (how.way == Upload::Way::in_place && gpu->limits().registers_read_only_host_memory) {
+  const bool in_place = how.way == Upload::Way::in_place || (how.way == Upload::Way::best && pool.size() <= 2);
+  if (in_place && gpu->limits().registers_read_only_host_memory) {
     Status status = upload_in_place(gpu, pool, pieces, how);
     if (status.code() != Code::unsupported) return status;
   }

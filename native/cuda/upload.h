@@ -25,13 +25,14 @@ struct UploadPiece {
 };
 
 struct Upload {
-  enum class Way { ring, in_place };
-  // in_place: all sources lie in shared read-only mappings of files, page for page. Never give another mapping: the driver does not
-  // return from pinning a private one. Where the device or the system does not take it, the ring is used.
+  // in_place and best: all sources lie in shared read-only mappings of files, page for page. Never give another mapping: the driver
+  // does not return from pinning a private one. Where the device or the system does not take it, the ring is used. Pinning costs
+  // as much time for a page as two threads need to copy it, so best is the ring from three threads on.
+  enum class Way { ring, in_place, best };
   Way way = Way::ring;
   // Called by the calling thread with bytes done and all bytes, now and then and at the end; false cancels (Code::cancelled).
   std::function<bool(uint64_t done, uint64_t total)> progress = {};
-  size_t pinned_bytes = size_t{32} << 20;  // of the ring at most
+  size_t pinned_bytes = size_t{16} << 20;  // of the ring at most; what fits the processor's caches travels faster
 };
 
 // Copies all pieces and waits for the last. On failure some pieces are copied, and nothing runs any more.

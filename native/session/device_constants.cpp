@@ -50,7 +50,7 @@ Status Program::upload_constants(ThreadPool& pool, const std::function<bool(uint
   }
   const uint64_t all = file_bytes + memory_bytes;
   cuda::Upload how;
-  how.way = cuda::Upload::Way::in_place;
+  how.way = cuda::Upload::Way::best;
   how.progress = [&](uint64_t done, uint64_t) { return !progress || progress(done, all); };
   if (!in_files.empty()) HOTSET_TRY(cuda::upload(p.gpu, pool, in_files, how));
   how.way = cuda::Upload::Way::ring;

@@ -98,6 +98,15 @@ void test_every_byte_arrives() {
   }
 }
 
+void test_best_way() {
+  const File file(size_t{5} << 20);
+  for (int n_threads : {1, 2, 3, 8}) {
+    fake::reset();
+    expect(send(file, n_threads, {.way = Upload::Way::best}, 2).ok(), "the best way");
+    expect((fake::calls("cuMemHostRegister") > 0) == (n_threads <= 2), "few threads pin in place");
+  }
+}
+
 void test_any_call_fails() {
   const File file(size_t{5} << 20);
   for (const Upload::Way way : kWays) {
@@ -147,6 +156,7 @@ int main() {
   fake::library();
   fake::set_lazy(true);
   test_every_byte_arrives();
+  test_best_way();
   test_any_call_fails();
   test_progress();
   std::printf("%d failures\n", failures);
