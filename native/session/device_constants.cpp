@@ -32,8 +32,12 @@ Status Program::upload_constants(ThreadPool& pool, const std::function<bool(uint
   HOTSET_FAIL_IF(needed > free, out_of_device_memory,
                  "the constants of the model need %zu bytes of device memory, %zu of them for experts; %s has %zu of %zu free", needed,
                  sizes[1], p.gpu->info().name.c_str(), free, total);
-  HOTSET_ASSIGN(p.weights, cuda::DeviceMemory::take(p.gpu, sizes[0], cuda::Purpose::weights, "weights"));
-  HOTSET_ASSIGN(p.experts, cuda::DeviceMemory::take(p.gpu, sizes[1], cuda::Purpose::experts, "expert weights"));
+  if (sizes[0]) {
+    HOTSET_ASSIGN(p.weights, cuda::DeviceMemory::take(p.gpu, sizes[0], cuda::Purpose::weights, "weights"));
+  }
+  if (sizes[1]) {
+    HOTSET_ASSIGN(p.experts, cuda::DeviceMemory::take(p.gpu, sizes[1], cuda::Purpose::experts, "expert weights"));
+  }
   uint64_t next[2] = {p.weights.address(), p.experts.address()};
   std::vector<cuda::UploadPiece> in_files, in_memory;
   uint64_t file_bytes = 0, memory_bytes = 0;
@@ -62,10 +66,12 @@ Status Program::upload_constants(ThreadPool& pool, const std::function<bool(uint
 // Lets the device kernels make what they keep of their constants.
 Status Program::prepare_device_kernels(size_t state_bytes, size_t largest_state) {
   Placement& p = *placement_;
-  HOTSET_ASSIGN(p.states, cuda::DeviceMemory::take(p.gpu, state_bytes, cuda::Purpose::weights, "tables of device kernels"));
+  if (state_bytes) {
+    HOTSET_ASSIGN(p.states, cuda::DeviceMemory::take(p.gpu, state_bytes, cuda::Purpose::weights, "tables of device kernels"));
+  }
   const cuda::Current current(*p.gpu);
-  HOTSET_ASSIGN(const cuda::OwnStream stream, cuda::OwnStream::make(p.gpu));
   HOTSET_ASSIGN(const cuda::PinnedMemory staging, cuda::PinnedMemory::take(p.gpu, largest_state, "staging of tables"));
+  HOTSET_ASSIGN(const cuda::OwnStream stream, cuda::OwnStream::make(p.gpu));
   uint64_t state = p.states.address();
   std::vector<Tensor> inputs, host;
   for (Step& step : steps_) {

@@ -76,6 +76,8 @@ class Placer {
     } else if (std::any_of(step.outputs.begin(), step.outputs.end(),
                            [&](model::ValueId id) { return id != model::kNone && program_.needed_[id]; })) {
       step.on_host = "its result decides shapes";
+    } else if (!step.kernel->reads_content()) {
+      step.on_host = "it needs shapes alone";
     } else if (belongs_on_host(step)) {
       step.on_host = "whole numbers made of host values";
     } else {
@@ -100,7 +102,7 @@ class Placer {
 
   // How a step takes input `i`.
   ops::InputUse use(const Step& step, size_t i) const {
-    if (step.kind == StepKind::host) return ops::InputUse::host;
+    if (step.kind == StepKind::host) return step.kernel->reads_content() ? ops::InputUse::host : ops::InputUse::unused;
     if (!step.device) return i == 0 ? ops::InputUse::device : ops::InputUse::host;  // a view
     return step.device->use(static_cast<int>(i));
   }
@@ -111,7 +113,9 @@ class Placer {
     for (size_t i = 0; i < step.inputs.size(); ++i) {
       model::ValueId& id = step.inputs[i];
       const ops::InputUse how = use(step, i);
-      if (id == model::kNone || how == ops::InputUse::unused) continue;
+      if (id == model::kNone) continue;
+      is_late |= late_[id] != 0;
+      if (how == ops::InputUse::unused) continue;
       const bool wanted = how == ops::InputUse::device;
       step.reads_host_content |= step.kind == StepKind::device && step.device && !wanted;
       if (is_on_device(id) != wanted) id = copy(id, graph_.nodes[step.node], i);
@@ -152,7 +156,7 @@ class Placer {
     }
     model::Node node;
     node.op_type = to_device ? "MemcpyFromHost" : "MemcpyToHost";
-    node.name = graph_.values[id].name;
+    node.name = value.name;
     node.inputs = {id};
     node.outputs = {made};
     if (made_by_[id] >= 0) node.guards = graph_.nodes[made_by_[id]].guards;

@@ -11,9 +11,16 @@
 namespace hotset {
 namespace {
 
-void write_value(JsonText& j, const model::Graph& graph, model::ValueId id) {
-  const model::Value& v = graph.values[id];
-  j.object().field("name", v.name).field("type", dtype_name(v.dtype)).key("shape");
+std::string device_name(const Session& session) { return "cuda:" + std::to_string(session.gpu()->index()); }
+
+// `on_device`: it is read there alone, or made there.
+void write_value(JsonText& j, const Session& session, model::ValueId id, bool on_device) {
+  const model::Value& v = session.graph().values[id];
+  j.object()
+      .field("name", v.name)
+      .field("type", dtype_name(v.dtype))
+      .field("device", on_device ? device_name(session) : "cpu")
+      .key("shape");
   if (!v.has_shape) {
     j.value(nullptr).end();
     return;
@@ -111,8 +118,6 @@ void write_expert_rows(const Session& session, size_t bytes, const Row& row) {
   row("expert tables", "host", tables, &tables);
 }
 
-std::string device_name(const Session& session) { return "cuda:" + std::to_string(session.gpu()->index()); }
-
 template <class Row>
 void write_device_rows(const Session& session, const Row& row) {
   const Placement& p = *session.program().placement();
@@ -199,9 +204,12 @@ std::string plan_json(const Session& session) {
   j.object().key("metadata");
   write_metadata(j, session);
   j.key("inputs").array();
-  for (model::ValueId id : graph.inputs) write_value(j, graph, id);
+  for (size_t i = 0; i < graph.inputs.size(); ++i) {
+    const Placement* p = program.placement();
+    write_value(j, session, graph.inputs[i], p && p->input_copies[i] != model::kNone && !p->host_reads_input[i]);
+  }
   j.end().key("outputs").array();
-  for (model::ValueId id : graph.outputs) write_value(j, graph, id);
+  for (model::ValueId id : graph.outputs) write_value(j, session, id, program.on_device(id));
   j.end().key("memory");
   write_memory(j, session);
 

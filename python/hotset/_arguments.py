@@ -85,6 +85,7 @@ def build_parser():
 
 
 def add_session_arguments(parser):
+    parser.add_argument("--device", metavar="NAME", help="cpu (default), cuda or cuda:N")
     parser.add_argument("--threads", type=int, metavar="N", help="worker threads; default: chosen by the library")
     parser.add_argument(
         "-o", "--option", type=key_value, action="append", default=[], metavar="KEY=VALUE", help="session option; see: hotset options"

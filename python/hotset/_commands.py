@@ -22,6 +22,8 @@ def session_options(arguments):
     options.log_severity_level = max(2 - arguments.verbose, 0)
     if arguments.threads is not None:
         options.intra_op_num_threads = arguments.threads
+    if arguments.device is not None:
+        options.add_session_config_entry("hotset.device", arguments.device)
     for key, value in arguments.option:
         options.add_session_config_entry(key, value)
     return options

@@ -19,6 +19,7 @@ def print_info(report):
     print_table("operators", [(str(count), name) for name, count in operators], right=(0,))
     if report["missing_operators"]:
         print_table("operators without a kernel", [(name,) for name in report["missing_operators"]])
+    print_fallbacks(report["nodes"])
     if report["experts"]:
         rows = [("node", "operator", "experts", "per token", "size", "size of one")]
         for row in report["experts"]:
@@ -36,6 +37,19 @@ def print_info(report):
         print_table("caches of one sequence", cache_rows(report["caches"], size_text), right=(1, 2, 3, 4))
     print_memory(report)
     print_table("files", [(row["path"], size_text(row["bytes"])) for row in report["files"]], right=(1,))
+
+
+def print_fallbacks(nodes):
+    """Of a session on a GPU: what it runs, and the nodes that stay on the CPU, with the reason."""
+    devices = sorted({node["device"] for node in nodes} - {"cpu"})
+    if not devices:
+        return
+    rows = [(node["name"], node["op"], node["reason"]) for node in nodes if node.get("fallback")]
+    count = sum(node["device"] != "cpu" for node in nodes)
+    copies = sum(node["kernel"] == "copy" for node in nodes)
+    print(f"\n{devices[0]} runs {count} of {len(nodes) - copies} nodes, with {copies} copies between it and the host")
+    if rows:
+        print_table("nodes that run on the CPU", [("node", "operator", "because"), *rows])
 
 
 def print_memory(report):

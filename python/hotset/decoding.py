@@ -7,17 +7,18 @@ attention_mask  (1, n)  view of a row of ones     (1, n+1) the same view, one wi
 caches          in place; what cannot be in place alternates between two buffers
 logits          (1, n, vocab) of the binding      (1, 1, vocab) always the same buffer
 
+States lie where the graph reads them: on a GPU they never leave it. There the logits stay the binding's, in pinned memory.
+
 Of a long prompt all tokens but the last only fill the caches: logits are not asked for, so the head and what only it needs are
 not run for them.
 """
-
-import math
 
 import numpy as np
 
 from ._errors import InvalidModel, check
 from ._native import ffi, lib, text
 from .binding import create_binding
+from .state_memory import DeviceStates, HostStates
 from .tensor import TENSOR_SIZE, fill, numpy_dtype
 
 _C_INTEGERS = {"int64": "int64_t", "int32": "int32_t"}
@@ -35,10 +36,10 @@ class _InPlace:
 
     is_cache = True
 
-    def __init__(self, binding, past, present, shape, dtype):
+    def __init__(self, binding, past, present, memory):
         self._binding, self._past, self._present = binding, text(past), text(present)
-        self._array = np.zeros(shape, dtype)
-        self._tensor, self._kept = view(self._array, past)
+        self._memory = memory
+        self._tensor = memory.view()
         self._bind()
 
     def _bind(self):
@@ -53,9 +54,7 @@ class _InPlace:
 
     def keep(self, rows, length, longest):
         """Goes on with the sequences `rows` (ascending) alone; they have up to `longest` tokens."""
-        for to, row in enumerate(rows):
-            if to != row:
-                self._array[to, :, :longest] = self._array[row, :, :longest]
+        self._memory.move_up(rows, longest)
         self._tensor.shape[0] = len(rows)
         self._bind()
 
@@ -63,19 +62,17 @@ class _InPlace:
 class _Alternating:
     """A state that a step reads from one buffer and writes to the other. `growing` ones gain a row for each token."""
 
-    def __init__(self, binding, past, present, shape, dtype, growing):
+    def __init__(self, binding, past, present, memories, growing):
         self._binding, self._past, self._present = binding, text(past), text(present)
         self._growing = self.is_cache = growing
-        self._arrays = [np.zeros(shape, dtype), np.zeros(shape, dtype)]
-        views = [view(array, past) for array in self._arrays]
-        self._in, self._out = [tensor for tensor, _ in views], [ffi.new("hotset_tensor *", tensor[0]) for tensor, _ in views]
-        self._kept = [kept for _, kept in views]
+        self._memories = memories
+        self._in, self._out = [memory.view() for memory in memories], [memory.view() for memory in memories]
         self._turn = 0
 
     def start(self):
         self._turn = 0
         if not self._growing:
-            self._arrays[0][...] = 0
+            self._memories[0].clear()
 
     def advance(self, length, n_new):
         source, target = self._in[self._turn], self._out[1 - self._turn]
@@ -88,16 +85,11 @@ class _Alternating:
 
     def keep(self, rows, length, longest):
         """As above; `length` is the number of rows that each cache has now."""
-        shape = list(self._arrays[0].shape)
+        shape = list(self._memories[0].shape)
         shape[0] = self._in[0].shape[0]
         if self._growing:
             shape[_TIME_AXIS] = length
-        current, other = (array.reshape(-1) for array in (self._arrays[self._turn], self._arrays[1 - self._turn]))
-        current = current[: math.prod(shape)].reshape(shape)
-        if self._growing:
-            current = current[:, :, :longest]
-        kept = current[rows]
-        other[: kept.size].reshape(kept.shape)[...] = kept
+        self._memories[1 - self._turn].take_rows(self._memories[self._turn], shape, rows, longest if self._growing else None)
         self._turn = 1 - self._turn
         for tensor in (*self._in, *self._out):
             tensor.shape[0] = len(rows)
@@ -111,6 +103,8 @@ class DecodeLoop:
         self.n_sequences = n_sequences
         self.length = 0  # tokens in the caches
         self._run_options = run_options._handle
+        self._on_device = session._device != "cpu"
+        self._places = {row["name"]: row["device"] for row in session.plan()["inputs"]} if self._on_device else {}
         self._binding = create_binding(session._open())
         self._inputs = {arg.name: arg for arg in session.get_inputs()}
         self._outputs = {arg.name: arg for arg in session.get_outputs()}
@@ -142,12 +136,19 @@ class DecodeLoop:
                 shape[3] = shape[3] or config.head_size
             if None in shape:
                 raise InvalidModel(f"'{config.model_path}': the size of state '{past}' is open: {arg.shape}")
-            dtype = numpy_dtype(self._dtypes[past])
             if in_place:
-                self._states.append(_InPlace(self._binding, past, present, shape, dtype))
+                self._states.append(_InPlace(self._binding, past, present, self._state_memory(past, shape)))
             else:
-                self._states.append(_Alternating(self._binding, past, present, shape, dtype, growing=is_cache))
+                memories = [self._state_memory(past, shape) for _ in range(2)]
+                self._states.append(_Alternating(self._binding, past, present, memories, growing=is_cache))
         self._moving = [state for state in self._states if isinstance(state, _Alternating)]
+
+    def _state_memory(self, name, shape):
+        """Zeros where the graph reads the state."""
+        place = self._places.get(name, "cpu")
+        if place == "cpu":
+            return HostStates(shape, numpy_dtype(self._dtypes[name]), name)
+        return DeviceStates(shape, self._dtypes[name], int(place.removeprefix("cuda:")))
 
     def _bind_tokens(self, config):
         self._ids_name = config.inputs.get("input_ids", "input_ids")
@@ -229,16 +230,22 @@ class DecodeLoop:
         if self._position is not None:
             self._position.fill(self.length)
         self._run(1)
+        if self._on_device:
+            check(lib.hotset_binding_output(self._binding, self._logits_name, self.logits))
 
     def _bind_step(self):
-        if self._row is None:
-            self._row, self._row_kept = view(np.zeros(self._row_shape, numpy_dtype(self.logits.dtype)), "logits")
+        self._is_prompt = False
+        if not self._on_device:
+            self._bind_row()
         self._set(text(self._ids_name), self._token_view)
         if self._position is not None:
             self._set(text(self._positions_name), self._position_view)
+
+    def _bind_row(self):
+        if self._row is None:
+            self._row, self._row_kept = view(np.zeros(self._row_shape, numpy_dtype(self.logits.dtype)), "logits")
         check(lib.hotset_binding_set_output(self._binding, self._logits_name, self._row))
         self.logits = self._row
-        self._is_prompt = False
 
     def _set(self, name, tensor):
         check(lib.hotset_binding_set_input(self._binding, name, tensor))
