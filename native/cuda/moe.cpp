@@ -3,6 +3,7 @@
 #include "cuda/moe.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <cstring>
 #include <numeric>
@@ -63,7 +64,7 @@ const char* type_name(MoeType t) { return t == MoeType::f16 ? "f16" : t == MoeTy
 struct Product {
   const Format* format = nullptr;  // null: the simple kernel
   MoeUnit unit = {};
-  uint32_t pairs = 0, parts = 0;  // few rows
+  uint32_t pairs = 0, parts = 0, panels = 0, warps = 0;  // few rows
   bool quick = false;
   uint32_t shared = 0;
   bool grouped = false;  // tiles of many rows
@@ -106,6 +107,17 @@ const Format* fast_format(const MoeLayer& layer, int fc) {
   return format;
 }
 
+// Panels of FC1 that a block takes one after the other, so that all blocks run at once, `blocks` on a multiprocessor, and each goes on
+// reading when it finishes a panel.
+uint32_t panels_of_block(const Limits& limits, const MoeLayer& layer, uint32_t n_tokens, uint32_t blocks) {
+  if (layer.form[0].zeros != MoeZeros::middle || layer.form[2].zeros != MoeZeros::middle)
+    return 1;  // they are looked up beside the panel read
+  if (layer.panels) return layer.panels;
+  const double n = layer.n_experts, used = n * (1 - std::pow(1 - layer.k / n, n_tokens));  // experts of random routes
+  const double panels = ceil_div(layer.inter, layer.pairing == MoePairing::none ? 16 : 8) * used;
+  return std::max(1u, static_cast<uint32_t>(std::ceil(panels / (limits.multiprocessors * blocks))));
+}
+
 // Whether the kernels for few rows compute a call: they multiply 8 rows of an expert at a time, so experts should have about as many.
 bool reads_once(const MoeLayer& layer, uint32_t n_tokens) {
   return n_tokens <= kFewTokens || (n_tokens <= kMostTokens && n_tokens * layer.k <= 4 * layer.n_experts);
@@ -131,13 +143,21 @@ Product choose(const Limits& limits, const MoeLayer& layer, int fc, uint32_t n_t
     if (layer.weight_alignment % read != 0 || f.row_bytes * format->columns % read != 0) return p;
     const uint32_t routes = n_tokens * layer.k;
     p.pairs = n_tokens <= 2 ? 1 : 4;
-    p.parts = fc == 0 ? 0 : std::max(1u, kSecondWarps / routes);
+    if (fc == 1) {
+      // Two small blocks a multiprocessor where there are more than one for each.
+      p.warps = ceil_div(layer.hidden, 16) > static_cast<uint32_t>(limits.multiprocessors) ? kSecondWarps / 2 : kSecondWarps;
+      p.parts = std::max(1u, p.warps / routes);
+    }
     const bool codes = f.storage == MoeStorage::raw || f.storage == MoeStorage::sm80;
     if (p.pairs == 1 && layer.type != MoeType::f32)
       p.quick = codes ? f.type == layer.type && f.block_shift == 5 && f.blocks % 2 == 0 && f.zeros == MoeZeros::middle &&
                             layer.scale_alignment % 4 == 0
                       : f.storage == MoeStorage::fp8 && f.type == MoeType::none;
-    p.shared = fc == 0 ? kFirstWarps * 2 * p.pairs * 16 * 4 : routes * (p.parts * 16 + 16 + 3) * 4;
+    p.shared = fc == 0 ? 2 * kFirstWarps * 2 * p.pairs * 16 * 4 : routes * (p.parts * 16 + 16 + 3) * 4;
+    if (fc == 0) {
+      p.warps = kFirstWarps;
+      p.panels = panels_of_block(limits, layer, n_tokens, p.quick ? 6 : p.pairs == 1 ? 5 : 4);
+    }
   }
   if (p.shared > static_cast<uint32_t>(limits.shared_bytes_per_block) - kOwnShared) return Product();
   p.format = format;
@@ -277,6 +297,8 @@ Status launch_product(Gpu& gpu, Stream stream, const MoeLayer& layer, const Plan
   p.third = layer.form[2];
   p.unit = how.unit;
   p.parts = how.parts;
+  p.panels = how.panels;
+  p.n_experts = layer.n_experts;
   p.second = fc;
   Launch l;
   l.overlap = true;
@@ -301,9 +323,9 @@ Status launch_product(Gpu& gpu, Stream stream, const MoeLayer& layer, const Plan
     l.grid_y = ceil_div(width, per_panel * kTilePanels);
     l.block = 256;
   } else {
-    l.grid_x = ceil_div(width, per_panel);
+    l.grid_x = ceil_div(ceil_div(width, per_panel), fc == 0 ? how.panels : 1);
     l.grid_y = fc == 0 ? n_groups : 1;
-    l.block = (fc == 0 ? kFirstWarps : kSecondWarps) * 32;
+    l.block = how.warps * 32;
   }
   return launch_with(gpu, stream, l, p);
 }

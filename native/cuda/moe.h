@@ -21,6 +21,7 @@ struct MoeLayer {
   MoeActivation activation = {};
   MoeForm form[3] = {};                                             // FC1, FC2, FC3
   bool tensor_cores = true, wgmma = true, few_tensor_cores = true;  // false: do without; the last of few rows alone
+  uint32_t panels = 0;                                              // of a block in FC1 of few rows; 0: chosen
   uint32_t weight_alignment = 1;                                    // divides the addresses of all weights, up to 16
   uint32_t scale_alignment = 1;  // and those of scales; scales and biases begin at multiples of their elements anyway
 };

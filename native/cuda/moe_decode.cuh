@@ -38,8 +38,8 @@ struct LaneMatrix {
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       const uint32_t g = lane / 4, r = interleaved ? 2 * g + i : g + 8 * i, half = r >= 8;
-      place[i] = panel.place[half];
-      row[i] = min(panel.base[half] + r - 8 * half, f.n - 1);
+      place[i] = half ? panel.place[1] : panel.place[0];
+      row[i] = min((half ? panel.base[1] - 8 : panel.base[0]) + r, f.n - 1);
       line[i] = place[i]->weights + static_cast<uint64_t>(row[i] / F::kColumns) * (f.row_bytes * F::kColumns);
       column[i] = row[i] % F::kColumns;
       if (kind != Scales::none || F::kFolds)
@@ -160,30 +160,48 @@ __device__ __forceinline__ void multiply_chunk(const MoeForm& f, const LaneMatri
   }
 }
 
-// Chunks [begin, end) of a panel, of which kDepth are being read at any time; `ready` is called once when reading has begun and before any
-// row of x is looked at. At the end both lanes of a row of x hold the sum of its runs.
-template <class F, class R, int kPairs, Scales kind, int kDepth, class Ready>
-__device__ __forceinline__ void multiply_panel(const MoeForm& f, const Panel& panel, bool interleaved, uint32_t begin, uint32_t end,
-                                               const LaneRows<R, kPairs>& rows, uint32_t n_pairs, float (&sums)[kPairs][2], Ready ready) {
-  const LaneMatrix<F, kind> m(f, panel, interleaved, threadIdx.x % 32);
+// Chunks [begin, end) of n_panels panels one after the other, kDepth of them being read at any time: reading goes on into the next panel.
+// panel_at(i) describes a panel. `ready` is called when reading has begun and before any row of x is looked at; `done(i, sums)` when
+// both lanes of a row of x hold the sum of its runs in panel i.
+template <class F, class R, int kPairs, Scales kind, int kDepth, class PanelAt, class Ready, class Done>
+__device__ __forceinline__ void multiply_panels(const MoeForm& f, PanelAt panel_at, uint32_t n_panels, bool interleaved, uint32_t begin,
+                                                uint32_t end, const LaneRows<R, kPairs>& rows, uint32_t n_pairs, Ready ready, Done done) {
+  LaneMatrix<F, kind> m(f, panel_at(0), interleaved, threadIdx.x % 32);  // of what is read next
+  uint32_t read_panel = 0, read_chunk = begin;
+  const uint32_t total = n_panels * (end - begin);
+  const auto read_next = [&](Chunk<F, kind>& chunk) {
+    chunk.read(f, m, read_chunk);
+    if (++read_chunk < end) return;
+    read_chunk = begin;
+    if (++read_panel < n_panels) m = LaneMatrix<F, kind>(f, panel_at(read_panel), interleaved, threadIdx.x % 32);
+  };
   Chunk<F, kind> ahead[kDepth];
 #pragma unroll
   for (int i = 0; i < kDepth; ++i)
-    if (begin + i < end) ahead[i].read(f, m, begin + i);
+    if (i < total) read_next(ahead[i]);
   ready();
+  float sums[kPairs][2] = {};
+  uint32_t panel = 0, c = begin;
 #pragma unroll 1
-  for (uint32_t c = begin; c < end; c += kDepth) {
+  for (uint32_t u = 0; u < total; u += kDepth) {
 #pragma unroll
     for (int i = 0; i < kDepth; ++i) {
-      if (c + i >= end) break;
-      multiply_chunk<F, R, kPairs, kind>(f, m, ahead[i], c + i, rows, n_pairs, sums);
-      if (c + i + kDepth < end) ahead[i].read(f, m, c + i + kDepth);
+      if (u + i >= total) break;
+      multiply_chunk<F, R, kPairs, kind>(f, m, ahead[i], c, rows, n_pairs, sums);
+      if (u + i + kDepth < total) read_next(ahead[i]);
+      if (++c < end) continue;
+      c = begin;
+#pragma unroll
+      for (int pair = 0; pair < kPairs; ++pair)
+#pragma unroll
+        for (int half = 0; half < 2; ++half) sums[pair][half] += __shfl_xor_sync(0xffffffffu, sums[pair][half], 1);
+      done(panel++, sums);
+#pragma unroll
+      for (int pair = 0; pair < kPairs; ++pair) sums[pair][0] = sums[pair][1] = 0;
     }
   }
-#pragma unroll
-  for (int pair = 0; pair < kPairs; ++pair)
-#pragma unroll
-    for (int i = 0; i < 2; ++i) sums[pair][i] += __shfl_xor_sync(0xffffffffu, sums[pair][i], 1);
+  if (begin == end)  // a warp without columns takes part in what all do
+    for (; panel < n_panels; ++panel) done(panel, sums);
 }
 
 // Sums of rows [0, rows) of x to `to` [row][16].
@@ -197,14 +215,14 @@ __device__ __forceinline__ void store_sums(const float (&sums)[kPairs][2], uint3
   }
 }
 
-__device__ __forceinline__ void nothing() {}
-
-// Grid: panels, groups. Shared memory: sums [warps][2 kPairs][16]. More rows than pairs hold go in passes. What the end needs is read
-// first: nothing but the weights is waited for.
+// Grid: runs of p.panels panels, groups. Shared memory: sums [2][warps][2 kPairs][16]. More rows than pairs hold go in passes.
 template <class F, class R, int kPairs, Scales kind, int kDepth>
 __device__ __forceinline__ void first_product(const MoeProductParams& p) {
   constexpr uint32_t kRows = 2 * kPairs;
   extern __shared__ __align__(16) float shared[];
+  // The table of experts comes near while the router is still at work.
+  for (uint32_t at = threadIdx.x * 128; at < p.n_experts * sizeof(MoeExpert); at += blockDim.x * 128)
+    asm volatile("prefetch.global.L2 [%0];" ::"l"(reinterpret_cast<const uint8_t*>(p.experts) + at));
   wait_for_predecessor();
   let_successor_start();
   const MoeGroup group = p.groups[blockIdx.y];
@@ -212,29 +230,38 @@ __device__ __forceinline__ void first_product(const MoeProductParams& p) {
   const MoeExpert& expert = p.experts[group.expert];
   const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, n_warps = blockDim.x / 32;
   const uint32_t chunks = (p.form.k + 127) / 128, begin = chunks * warp / n_warps, end = chunks * (warp + 1) / n_warps;
-  const Panel panel = first_panel(p, expert, blockIdx.x);
   const bool pairs = p.pairing != MoePairing::none;
-  const uint32_t features = pairs ? 8 : 16, j = threadIdx.x % features, feature = blockIdx.x * features + j;  // of this thread, at the end
-  const FeatureEnds ends(p, expert, min(feature, p.inter - 1));
+  const uint32_t features = pairs ? 8 : 16, first = blockIdx.x * p.panels,
+                 n_panels = min(p.panels, (p.inter + features - 1) / features - first);
+  const uint32_t own_row = threadIdx.x / features, own = threadIdx.x % features;  // what this thread finishes of each panel
   for (uint32_t m0 = 0; m0 < group.rows; m0 += kRows) {
     const uint32_t rows = min(group.rows - m0, kRows);
     const LaneRows<R, kPairs> x(p.x, p.form.k, rows, lane,
                                 [&](uint32_t m) { return p.n_tokens == 1 ? 0 : p.order[group.first + m0 + m] / p.k; });
-    float sums[kPairs][2] = {};
-    multiply_panel<F, R, kPairs, kind, kDepth>(p.form, panel, p.pairing == MoePairing::interleaved, begin, end, x, (rows + 1) / 2, sums,
-                                               nothing);
-    store_sums(sums, lane, rows, shared + warp * (kRows * 16));
-    __syncthreads();
-    const uint32_t m = threadIdx.x / features;  // a block has threads for all rows of a pass
-    if (m < rows && feature < p.inter) {
-      float gate = 0, value = 0;
-      for (uint32_t w = 0; w < n_warps; ++w) {
-        const float* const at = shared + w * (kRows * 16) + m * 16 + j;
-        gate += at[0];
-        if (pairs) value += at[8];
-      }
-      store_row_element(p.out, p.type, p.y, group.first + m0 + m, p.inter, feature, finish_feature(p, ends, gate, value));
-    }
+    FeatureEnds ends;
+    const auto feature_of = [&](uint32_t panel) { return (first + panel) * features + own; };
+    const auto read_ends = [&](uint32_t panel) {
+      if (own_row < rows && panel < n_panels) ends = FeatureEnds(p, expert, min(feature_of(panel), p.inter - 1));
+    };
+    multiply_panels<F, R, kPairs, kind, kDepth>(
+        p.form, [&](uint32_t i) { return first_panel(p, expert, first + i); }, n_panels, p.pairing == MoePairing::interleaved, begin, end,
+        x, (rows + 1) / 2, [&]() { read_ends(0); },
+        [&](uint32_t panel, const float (&sums)[kPairs][2]) {
+          float* const at_sums = shared + (panel & 1) * (n_warps * kRows * 16);  // the others may still read those of the panel before
+          store_sums(sums, lane, rows, at_sums + warp * (kRows * 16));
+          __syncthreads();
+          const uint32_t feature = feature_of(panel);
+          if (own_row < rows && feature < p.inter) {
+            float gate = 0, value = 0;
+            for (uint32_t w = 0; w < n_warps; ++w) {
+              const float* const at = at_sums + w * (kRows * 16) + own_row * 16 + own;
+              gate += at[0];
+              if (pairs) value += at[8];
+            }
+            store_row_element(p.out, p.type, p.y, group.first + m0 + own_row, p.inter, feature, finish_feature(p, ends, gate, value));
+          }
+          read_ends(panel + 1);
+        });
     if (m0 + kRows < group.rows) __syncthreads();
   }
 }
@@ -279,9 +306,11 @@ __device__ __forceinline__ void second_product(const MoeProductParams& p) {
     for (uint32_t m0 = 0; m0 < group.rows; m0 += kRows) {
       const uint32_t rows = min(group.rows - m0, kRows);
       const LaneRows<R, kPairs> x(p.x, p.form.k, rows, lane, [&](uint32_t m) { return group.first + m0 + m; });
-      float sums[kPairs][2] = {};
-      multiply_panel<F, R, kPairs, kind, kDepth>(p.form, panel, false, begin, end, x, (rows + 1) / 2, sums, ready);
-      store_sums(sums, lane, rows, shared + (part * routes + group.first + m0) * 16);
+      multiply_panels<F, R, kPairs, kind, kDepth>(
+          p.form, [&](uint32_t) { return panel; }, 1, false, begin, end, x, (rows + 1) / 2, ready,
+          [&](uint32_t, const float (&sums)[kPairs][2]) {
+            store_sums(sums, lane, rows, shared + (part * routes + group.first + m0) * 16);
+          });
     }
   }
   ready();

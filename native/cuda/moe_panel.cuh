@@ -38,12 +38,12 @@ __device__ __forceinline__ Panel first_panel(const MoeProductParams& p, const Mo
 
 // What one feature's gate and value are multiplied by and get added.
 struct FeatureEnds {
-  float gate_scale, gate_bias, value_scale, value_bias;
+  float gate_scale = 0, gate_bias = 0, value_scale = 0, value_bias = 0;
 
+  FeatureEnds() = default;
   __device__ __forceinline__ FeatureEnds(const MoeProductParams& p, const MoeExpert& e, uint32_t feature) {
     gate_scale = e.fc[0].global_scale;
     gate_bias = bias_at(p.form.bias_type, e.fc[0], p.pairing == MoePairing::interleaved ? 2 * feature : feature);
-    value_scale = value_bias = 0;
     if (p.pairing == MoePairing::none) return;
     bool third;
     const uint32_t row = first_row(p.pairing, p.inter, feature, 1, &third);

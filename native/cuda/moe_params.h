@@ -122,6 +122,8 @@ struct MoeProductParams {
   std::uint32_t n_tokens, k;
   std::uint32_t inter;   // features after the activation
   std::uint32_t parts;   // warps that share the columns of a group in FC2 of few rows
+  std::uint32_t panels;  // of a block in FC1 of few rows
+  std::uint32_t n_experts;
   std::uint32_t second;  // FC2; grouped product only
 };
 

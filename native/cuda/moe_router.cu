@@ -42,6 +42,29 @@ __device__ uint32_t select_next(const float* logits, uint32_t n, uint32_t lane, 
   return __reduce_min_sync(kAll, best == top && best_id != kAll ? best_id : kAll);
 }
 
+// The k largest of up to 32 * kHeld logits, which stay in registers: key i of a lane belongs to expert lane + 32 i, 0 is none.
+constexpr int kHeld = 8;
+__device__ void select_held(const float* logits, uint32_t n, uint32_t k, uint32_t lane, int32_t* ids) {
+  uint32_t keys[kHeld];
+#pragma unroll
+  for (int i = 0; i < kHeld; ++i) keys[i] = lane + 32 * i < n ? ordered(rank_key(logits[lane + 32 * i])) : 0;
+  for (uint32_t j = 0; j < k; ++j) {
+    uint32_t best = keys[0], place = 0;
+#pragma unroll
+    for (int i = 1; i < kHeld; ++i) {
+      if (keys[i] > best) {
+        best = keys[i];
+        place = i;
+      }
+    }
+    const uint32_t top = __reduce_max_sync(kAll, best), id = __reduce_min_sync(kAll, best == top ? lane + 32 * place : kAll);
+#pragma unroll
+    for (int i = 0; i < kHeld; ++i)
+      if (id == lane + 32 * i) keys[i] = 0;
+    if (lane == 0) ids[j] = static_cast<int32_t>(id);
+  }
+}
+
 __device__ void mix_sparsely(const float* logits, uint32_t n, uint32_t lane, int32_t* ids, float* weights) {
   uint32_t taken = 0, first = kAll;
   for (int j = 0; j < 2; ++j) {
@@ -73,11 +96,15 @@ __device__ void route_row(const MoeRouterParams& p, uint32_t t, uint32_t lane, f
     mix_sparsely(logits, n, lane, ids, weights);
     __syncwarp();
   } else {
-    uint32_t taken = 0;
-    for (uint32_t j = 0; j < k; ++j) {
-      const uint32_t best = select_next(logits, n, lane, taken);
-      if (best % 32 == lane) taken |= 1u << best / 32;
-      if (lane == 0) ids[j] = static_cast<int32_t>(best);
+    if (n <= 32 * kHeld) {
+      select_held(logits, n, k, lane, ids);
+    } else {
+      uint32_t taken = 0;
+      for (uint32_t j = 0; j < k; ++j) {
+        const uint32_t best = select_next(logits, n, lane, taken);
+        if (best % 32 == lane) taken |= 1u << best / 32;
+        if (lane == 0) ids[j] = static_cast<int32_t>(best);
+      }
     }
     __syncwarp();
     if (p.given) {

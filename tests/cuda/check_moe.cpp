@@ -177,6 +177,11 @@ void check(Bench& bench, const Case& c, std::initializer_list<int64_t> tokens, R
       seen = kernels;
       run.device();
       run.compare(names[static_cast<int>(routes)]);
+      if (n > 16 || !tensor_cores) continue;
+      layer.gpu.panels = 3;  // blocks that go from panel to panel
+      run.device();
+      run.compare("panels");
+      layer.gpu.panels = 0;
     }
   }
 }
@@ -226,6 +231,7 @@ void check_all(Bench& b, const std::string& only) {
       {"dense f32", Storage::dense, 32, 0, kMid, kF32, 256, 96, inter, kF32},
       {"dense f16, x f32", Storage::dense, 16, 0, kMid, kF16, 256, 96, inter, kF32},
       {"128 experts", Storage::raw, 4, 32, kMid, kF16, 256, 96, inter, kF16, 128, 8},
+      {"300 experts", Storage::raw, 4, 32, kMid, kF16, 128, 32, inter, kF16, 300, 5},
       {"32 experts f32", Storage::raw, 4, 32, kMid, kF32, 256, 96, inter, kF32, 32, 4},
       {"geglu", Storage::raw, 4, 32, kMid, kF32, 256, 96, halves, kF32, 6, 2, true, 0, ActivationKind::geglu},
       {"relu2 no bias", Storage::raw, 4, 32, kMid, kF32, 256, 96, none, kF32, 6, 2, false, 0, ActivationKind::relu2},
