@@ -29,8 +29,11 @@ python=python3
 if [ -n "$wheel" ]; then
   venv=$(mktemp -d)
   trap 'rm -rf "$venv"' EXIT
-  if python3 -m venv --system-site-packages "$venv" 2>/dev/null; then  # what the machine has need not be carried
+  if python3 -m venv "$venv" 2>/dev/null; then
+    outer=$(python3 -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
     python=$venv/bin/python
+    # What the machine has need not be carried.
+    echo "$outer" >"$("$python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/outer.pth"
     "$python" -m pip install -q ${wheelhouse:+--no-index --find-links "$wheelhouse"} "$wheel" hypothesis onnx pytest pytest-timeout
   else  # a machine without pip: wheels are folders in an archive
     for file in "$wheel" ${wheelhouse:+"$wheelhouse"/*.whl}; do python3 -m zipfile -e "$file" "$venv"; done
