@@ -59,6 +59,30 @@ def read_genai_config(folder, name=None):
         raise InvalidModel(f"'{path}': {error}") from None
 
 
+MOST_LAYERS = 10000  # of a decoder; more is a damaged file
+
+
+def _counted(section, field, most):
+    """A field that is a whole number from 1 on."""
+    value = section[field]
+    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= most:
+        raise ValueError(f"{field} is {value!r}, expected a whole number from 1 to {most}")
+    return value
+
+
+def _patterns(section, name):
+    """Names of states, with a %d for the layer."""
+    for key, pattern in section.items():
+        if key.startswith(("past_", "present_")) and key.endswith("_names"):
+            try:
+                same = not isinstance(pattern, str) or pattern % 0 == pattern % 1
+            except (TypeError, ValueError):
+                same = True
+            if same:
+                raise ValueError(f"model.decoder.{name}.{key} is {pattern!r}, expected a name with %d for the layer")
+    return dict(section)
+
+
 def _parse(folder, document):
     model, search = document["model"], document.get("search", {})
     decoder = model["decoder"]
@@ -68,11 +92,11 @@ def _parse(folder, document):
     context_length = int(model.get("context_length") or search["max_length"])
     return GenaiConfig(
         model_path=folder / decoder["filename"],
-        inputs=dict(decoder["inputs"]),
-        outputs=dict(decoder["outputs"]),
-        n_layers=int(decoder["num_hidden_layers"]),
-        head_size=int(decoder["head_size"]),
-        kv_heads=int(decoder["num_key_value_heads"]),
+        inputs=_patterns(decoder["inputs"], "inputs"),
+        outputs=_patterns(decoder["outputs"], "outputs"),
+        n_layers=_counted(decoder, "num_hidden_layers", MOST_LAYERS),
+        head_size=_counted(decoder, "head_size", 1 << 20),
+        kv_heads=_counted(decoder, "num_key_value_heads", 1 << 20),
         window_layers=frozenset(window.get("layers", ())),
         window_capacity=int(window.get("window_size", 0)) + int(window.get("cache_slack", 0)),
         share_buffer=bool(search.get("past_present_share_buffer", False)),

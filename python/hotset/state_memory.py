@@ -5,7 +5,7 @@ import math
 
 import numpy as np
 
-from ._errors import check
+from ._errors import OutOfMemory, check
 from ._native import ffi, lib
 from .device_tensor import DeviceTensor, describe
 from .tensor import fill, numpy_dtype
@@ -18,7 +18,13 @@ class HostStates:
 
     def __init__(self, shape, dtype, name):
         self.shape = tuple(shape)
-        self._array = np.zeros(shape, dtype)
+        try:
+            self._array = np.zeros(shape, dtype)
+        except (MemoryError, ValueError):  # ValueError: more than an address can hold
+            raise OutOfMemory(
+                f"a cache of {math.prod(shape) * np.dtype(dtype).itemsize} bytes, shape {list(shape)}, does not fit in memory: "
+                "choose a smaller max_length"
+            ) from None
         self._name = name
         self._kept = []
 

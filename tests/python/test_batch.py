@@ -101,17 +101,26 @@ def test_text(demo_generator):
     assert demo_generator.batch_stats[0].finish_reason == "stop" and demo_generator.batch_stats[0].new_tokens < 40
 
 
-def test_settings_of_each_sequence(demo_generator):
+@pytest.fixture(scope="module")
+def exact_generator():
+    """Sums of a row depend on the number of rows in their last bits; with int8 activations the next layer may round to another code."""
+    options = hotset.SessionOptions()
+    options.add_session_config_entry("hotset.cpu_activation", "float")
+    with hotset.Generator("demo", options) as generator:
+        yield generator
+
+
+def test_settings_of_each_sequence(exact_generator):
     prompts = ["In the beginning"] * 4
-    together = demo_generator.generate_batch(prompts, 20, temperature=[0, 1.5, 1.5, 1.5], top_k=0, seed=[1, 7, 7, 8])
+    together = exact_generator.generate_batch(prompts, 20, temperature=[0, 1.5, 1.5, 1.5], top_k=0, seed=[1, 7, 7, 8])
     seeds, temperatures = (1, 7, 7, 8), (0, 1.5, 1.5, 1.5)
     assert together == [
-        demo_generator.generate(prompts[0], 20, temperature=t, top_k=0, seed=s) for t, s in zip(temperatures, seeds, strict=True)
+        exact_generator.generate(prompts[0], 20, temperature=t, top_k=0, seed=s) for t, s in zip(temperatures, seeds, strict=True)
     ]
     assert together[1] == together[2] != together[3]
-    spread = demo_generator.generate_batch(prompts, 20, temperature=1.5, top_k=0, seed=7)
+    spread = exact_generator.generate_batch(prompts, 20, temperature=1.5, top_k=0, seed=7)
     assert spread[:2] == [together[1], together[3]] and len(set(spread)) == 4
-    assert demo_generator.generate_batch(prompts, 20, repetition_penalty=1.3)[3] == demo_generator.generate(
+    assert exact_generator.generate_batch(prompts, 20, repetition_penalty=1.3)[3] == exact_generator.generate(
         prompts[0], 20, repetition_penalty=1.3
     )
 

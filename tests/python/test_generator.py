@@ -2,6 +2,7 @@
 """Generator: the demo model's text, lengths, windows, settings, errors."""
 
 import json
+import re
 import shutil
 import threading
 
@@ -238,6 +239,36 @@ def test_folders_that_are_no_models(tmp_path, demo):
     (tmp_path / "genai_config.json").write_text((demo / "genai_config.json").read_text())
     with pytest.raises(hotset.NotFound, match="model.onnx"):
         hotset.Generator(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "place, value, text",
+    [
+        (("inputs", "past_key_names"), "x", "past_key_names is 'x', expected a name with %d"),
+        (("inputs", "past_value_names"), "past.%s%n", "expected a name with %d"),
+        (("outputs", "present_key_names"), 5, "model.decoder.outputs.present_key_names is 5"),
+        (("num_hidden_layers",), 10**9, "num_hidden_layers is 1000000000, expected a whole number from 1 to"),
+        (("num_key_value_heads",), -2, "num_key_value_heads is -2"),
+        (("head_size",), 10**15, "head_size"),
+    ],
+)
+def test_fields_out_of_bounds(demo, tmp_path, place, value, text):
+    def change(document):
+        section = document["model"]["decoder"]
+        for key in place[:-1]:
+            section = section[key]
+        section[place[-1]] = value
+
+    folder = variant(demo, tmp_path / "model", change)
+    with pytest.raises(hotset.InvalidModel, match=re.escape(text)) as failure:
+        hotset.Generator(folder)
+    assert "genai_config.json" in str(failure.value)
+
+
+def test_caches_that_no_memory_holds(demo, tmp_path):
+    folder = variant(demo, tmp_path / "model", lambda document: document["model"].update(context_length=10**15))
+    with pytest.raises(hotset.OutOfMemory, match="choose a smaller max_length"):
+        hotset.Generator(folder, max_length=10**14).generate("a", 1)
 
 
 def test_inputs_that_the_config_does_not_describe(demo, tmp_path):
