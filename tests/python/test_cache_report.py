@@ -25,7 +25,8 @@ def allocated(folder, max_length):
     """Bytes of the states that a decode loop of one sequence holds; those that alternate hold two buffers."""
     with hotset.Generator(folder, max_length=max_length) as generator:
         loop = DecodeLoop(generator.session, generator.config, max_length, hotset.RunOptions())
-        return sum(state._array.nbytes if hasattr(state, "_array") else state._arrays[0].nbytes for state in loop._states)
+        memories = [state._memory if hasattr(state, "_memory") else state._memories[0] for state in loop._states]
+        return sum(memory._array.nbytes for memory in memories)
 
 
 @pytest.mark.parametrize("name", ["gpt_oss-genai-int4-cpu", "gpt_oss-genai-fp16-cuda", "qwen3_moe-mobius-int4-cpu"])
