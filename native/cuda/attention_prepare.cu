@@ -7,6 +7,7 @@ using namespace hotset::cuda::attn;
 
 namespace {
 
+constexpr int kFirst = 4;            // elements of a vector that a lane holds at once
 constexpr int kWarps = 4;            // of a preparing block
 constexpr int kMostChannels = 1024;  // head sizes up to this
 
@@ -92,21 +93,26 @@ __device__ void prepare(const AttentionParams& p) {
   for (int i = block * threads + threadIdx.x; i < p.n_counters; i += gridDim.x * threads)
     reinterpret_cast<std::uint32_t*>(p.counters)[i] = 0;
   float* const x = vectors[warp];
-  const std::int64_t n = static_cast<std::int64_t>(p.cumulative ? 1 : p.batch) * rows * per_row;
-  for (std::int64_t i = static_cast<std::int64_t>(block) * kWarps + warp; i < n; i += static_cast<std::int64_t>(gridDim.x) * kWarps) {
+  const unsigned n = static_cast<unsigned>(p.cumulative ? 1 : p.batch) * rows * per_row;
+  for (unsigned i = block * kWarps + warp; i < n; i += gridDim.x * kWarps) {
     const int v = static_cast<int>(i % per_row);
     int s = static_cast<int>(i / per_row % rows), b = static_cast<int>(i / per_row / rows);
+    const bool is_q = v < q_heads, is_k = !is_q && v < q_heads + p.kv_heads;
+    const int h = is_q ? v : (v - q_heads) % p.kv_heads, width = is_q || is_k ? p.d : p.dv;
+    const AttentionRows& source = is_q ? p.query : is_k ? p.key : p.value;
+    const T* const from = reinterpret_cast<const T*>(row_at(source, b, h, s));  // when paged, b is 0 and s a token
+    T first[kFirst];                                                            // asked for before the lengths are known
+    if (s < (is_q ? p.rows : p.new_rows)) {
+#pragma unroll
+      for (int k = 0; k < kFirst; ++k)
+        if (lane + 32 * k < width) first[k] = from[lane + 32 * k];
+    }
     if (p.cumulative) {
       while (b < p.batch - 1 && as<std::int32_t>(p.cumulative)[b + 1] <= s) ++b;
       s -= as<std::int32_t>(p.cumulative)[b];
     }
     const Step e = step_of(p, b);
-    if (s < 0 || s >= (v < q_heads ? e.rows : e.added)) continue;
-    const bool is_q = v < q_heads, is_k = !is_q && v < q_heads + p.kv_heads;
-    const int h = is_q ? v : (v - q_heads) % p.kv_heads;
-    const AttentionRows& source = is_q ? p.query : is_k ? p.key : p.value;
-    const T* const from = reinterpret_cast<const T*>(row_at(source, b, h, e.first_row + s));
-    const int width = is_q || is_k ? p.d : p.dv;
+    if (s < 0 || s >= (is_q ? e.rows : e.added)) continue;
     const bool plain = !is_q && p.format == kCacheSame && (!is_k || (!p.half && !p.k_norm));
     char* to;
     if (is_q) {
@@ -120,11 +126,17 @@ __device__ void prepare(const AttentionParams& p) {
       to = row_at(is_k ? p.present_k : p.present_v, b, h, e.held + s);
     }
     if (plain) {
-      for (int c = lane; c < width; c += 32) reinterpret_cast<T*>(to)[c] = from[c];
+#pragma unroll
+      for (int k = 0; k < kFirst; ++k)
+        if (lane + 32 * k < width) reinterpret_cast<T*>(to)[lane + 32 * k] = first[k];
+      for (int c = lane + 32 * kFirst; c < width; c += 32) reinterpret_cast<T*>(to)[c] = from[c];
       continue;
     }
     __syncwarp();
-    for (int c = lane; c < width; c += 32) x[c] = to_float(from[c]);
+#pragma unroll
+    for (int k = 0; k < kFirst; ++k)
+      if (lane + 32 * k < width) x[lane + 32 * k] = to_float(first[k]);
+    for (int c = lane + 32 * kFirst; c < width; c += 32) x[c] = to_float(from[c]);
     __syncwarp();
     if (is_q || is_k) {
       const std::uint64_t norm = is_q ? p.q_norm : p.k_norm;
