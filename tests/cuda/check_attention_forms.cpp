@@ -85,6 +85,8 @@ OpCall paged_call(std::mt19937& rng, DType type, std::string* text) {
       call.put_list(i, DType::f32, channel ? Shape{Nk, 1, D} : Shape{1}, scales);
     }
     for (const char* name : {"k_quant_type", "v_quant_type"}) call.set(name, channel ? "PER_CHANNEL" : "PER_TENSOR");
+    if (cache == DType::u8)
+      for (const char* name : {"k_cache_dtype", "v_cache_dtype"}) call.set(name, "int4");
   }
   if (chance(rng, 70)) {
     call.in_place[kKeyCacheOut] = kKeyCache;
