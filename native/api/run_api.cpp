@@ -341,6 +341,8 @@ hotset_status hotset_sampler_next(hotset_sampler* sampler, const hotset_tensor* 
     const bool on_gpu = place.struct_size >= offsetof(hotset_tensor, owner) && place.device == HOTSET_CUDA;
     if (on_gpu) place.device = HOTSET_CPU;  // the checks are the same
     HOTSET_TRY(read_tensor(place, "logits", &t));
+    bool on_device = false;
+    HOTSET_TRY(read_place(place, nullptr, "logits", &on_device));
     HOTSET_FAIL_IF(t.dtype != DType::f32 && t.dtype != DType::f16 && t.dtype != DType::bf16, invalid_argument,
                    "logits: element type %s, expected a float", dtype_name(t.dtype));
     HOTSET_FAIL_IF(t.shape.rank == 0 || t.size() == 0, invalid_argument, "logits: shape %s is empty", to_text(t.shape).c_str());

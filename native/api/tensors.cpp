@@ -91,7 +91,7 @@ Status read_tensor(const hotset_tensor& from, const char* what, Tensor* out) {
 Status read_place(const hotset_tensor& tensor, const cuda::Gpu* gpu, const char* what, bool* on_device) {
   *on_device = is_device(tensor);
   if (!*on_device) {
-    HOTSET_FAIL_IF(tensor.device > HOTSET_CPU && tensor.device != kPinnedHostMemory, unsupported,
+    HOTSET_FAIL_IF(tensor.device != 0 && tensor.device != HOTSET_CPU && tensor.device != kPinnedHostMemory, unsupported,
                    "%s: device %d; expected host memory (HOTSET_CPU) or a GPU (HOTSET_CUDA)", what, tensor.device);
     return {};
   }
@@ -153,7 +153,7 @@ hotset_status hotset_tensor_allocate(hotset_tensor* tensor) {
     described.bytes = SIZE_MAX;
     Tensor t;
     HOTSET_TRY(read_tensor(described, "tensor", &t));
-    HOTSET_FAIL_IF(tensor->device > HOTSET_CUDA, unsupported, "tensor: device %d; expected HOTSET_CPU or HOTSET_CUDA", tensor->device);
+    HOTSET_FAIL_IF(tensor->device < 0 || tensor->device > HOTSET_CUDA, unsupported, "tensor: device %d; expected HOTSET_CPU or HOTSET_CUDA", tensor->device);
     if (is_device(*tensor)) {
       HOTSET_TRY(allocate_on_device(*tensor, t.bytes()));
     } else {

@@ -123,6 +123,12 @@ static void small_outputs_are_refused(hotset_session *session) {
   short_input.bytes = 20;
   CHECK(hotset_run(session, NULL, kIn, &short_input, 1, kOut, &out, 1) == HOTSET_ERROR_INVALID_ARGUMENT);
   CHECK(says("20 bytes") && says("needs 24"));
+  const int32_t strange_devices[] = {-3, 77};
+  for (int i = 0; i < 2; ++i) {
+    hotset_tensor elsewhere = in;
+    elsewhere.device = strange_devices[i];
+    CHECK(hotset_run(session, NULL, kIn, &elsewhere, 1, kOut, &out, 1) == HOTSET_ERROR_UNSUPPORTED && says("device"));
+  }
   out.data = NULL;
   out.bytes = 24;
   CHECK(hotset_run(session, NULL, kIn, &in, 1, kOut, &out, 1) == HOTSET_ERROR_INVALID_ARGUMENT && says("data is NULL"));
@@ -217,6 +223,8 @@ static void zero_sampler_is_greedy(void) {
   config.struct_size = sizeof config;
   CHECK(hotset_sampler_create(&sampler, &config) == HOTSET_OK);
   for (int i = 0; i < 3; ++i) CHECK(hotset_sampler_next(sampler, &row, &token) == HOTSET_OK && token == 1);
+  row.device = 77;
+  CHECK(hotset_sampler_next(sampler, &row, &token) == HOTSET_ERROR_UNSUPPORTED && says("device 77"));
   hotset_sampler_free(sampler);
   config.top_p = -0.5f;
   CHECK(hotset_sampler_create(&sampler, &config) == HOTSET_ERROR_INVALID_ARGUMENT && says("top_p is -0.5"));
