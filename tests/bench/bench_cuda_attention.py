@@ -13,7 +13,10 @@ import sys
 import torch
 import torch.nn.functional as F
 
-LINE = re.compile(r"(?P<kind>prefill|decode) +(?P<type>\w+) +(?P<n>\d+)/(?P<kv>\d+)/(?P<d>\d+) (?:rows|context) +(?P<length>\d+): +(?P<us>[\d.]+) us")
+LINE = re.compile(
+    r"(?P<kind>prefill|decode) +(?P<type>\w+) +(?P<n>\d+)/(?P<kv>\d+)/(?P<d>\d+) (?:rows|context) +"
+    r"(?P<length>\d+): +(?P<us>[\d.]+) us"
+)
 TYPES = {"float": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 
 
