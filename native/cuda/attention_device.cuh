@@ -1,50 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the attention kernels share: element types, lengths of a batch entry, visible keys, where a key's row lies.
 #pragma once
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
-
 #include <cstdint>
 
 #include "cuda/attention_params.h"
+#include "cuda/float_types.cuh"
 
 namespace hotset::cuda::attn {
 
-using bf16 = __nv_bfloat16;
+using bf16 = Bfloat;
 
 constexpr float kInf = __builtin_huge_valf();
 constexpr float kLog2e = 1.4426950408889634f;
-
-// The kernels before this one in the stream have finished.
-__device__ inline void wait_for_inputs() {
-#if __CUDA_ARCH__ >= 900
-  asm volatile("griddepcontrol.wait;" ::: "memory");
-#endif
-}
-// The next kernel of the stream may be brought onto the multiprocessors.
-__device__ inline void let_next_start() {
-#if __CUDA_ARCH__ >= 900
-  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
-#endif
-}
-
-__device__ inline float to_float(float x) { return x; }
-__device__ inline float to_float(__half x) { return __half2float(x); }
-__device__ inline float to_float(bf16 x) { return __bfloat162float(x); }
-template <class T>
-__device__ inline T from_float(float x);
-template <>
-__device__ inline float from_float<float>(float x) {
-  return x;
-}
-template <>
-__device__ inline __half from_float<__half>(float x) {
-  return __float2half_rn(x);
-}
-template <>
-__device__ inline bf16 from_float<bf16>(float x) {
-  return __float2bfloat16_rn(x);
-}
 
 __device__ inline float exp2_approx(float x) {
   float y;

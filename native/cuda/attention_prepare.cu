@@ -85,8 +85,8 @@ __device__ char* page_row(const AttentionParams& p, const AttentionRows& pages, 
 template <class T>
 __device__ void prepare(const AttentionParams& p) {
   __shared__ float vectors[kWarps][kMostChannels];
-  wait_for_inputs();
-  let_next_start();
+  wait_for_predecessor();
+  release_successor();
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, block = blockIdx.x, threads = blockDim.x;
   const int q_heads = p.prepare_query ? p.heads : 0, per_row = q_heads + (p.prepare_new ? 2 * p.kv_heads : 0);
   const int rows = max(p.rows, p.new_rows);  // tokens of all requests when paged
@@ -184,8 +184,8 @@ extern "C" __global__ void __launch_bounds__(32 * kWarps) hotset_attention_prepa
 // A present that is another buffer than past: old rows come over, rows without a token become 0. Entries with staged rows are
 // left to hotset_attention_settle. grid (x, Nk, 2 B): z even K, odd V.
 extern "C" __global__ void hotset_attention_copy(const __grid_constant__ AttentionParams p) {
-  wait_for_inputs();
-  let_next_start();
+  wait_for_predecessor();
+  release_successor();
   const int b = blockIdx.z / 2, g = blockIdx.y;
   const AttentionRows& past = blockIdx.z % 2 ? p.past_v : p.past_k;
   const AttentionRows& present = blockIdx.z % 2 ? p.present_v : p.present_k;
@@ -202,8 +202,8 @@ extern "C" __global__ void hotset_attention_copy(const __grid_constant__ Attenti
 template <class W>
 __device__ void settle(const AttentionParams& p) {
   constexpr int kLoads = 4;
-  wait_for_inputs();
-  let_next_start();
+  wait_for_predecessor();
+  release_successor();
   const int b = blockIdx.z / 2, g = blockIdx.y;
   const bool v = blockIdx.z % 2;
   const AttentionRows &past = v ? p.past_v : p.past_k, &present = v ? p.present_v : p.present_k, &staged = v ? p.staged_v : p.staged_k;

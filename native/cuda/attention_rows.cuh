@@ -320,7 +320,7 @@ __device__ inline void attend_rows(const AttentionParams& p) {
   extern __shared__ __align__(16) char shared[];
   __shared__ float m_l[2 * kRowsOfTile];
   __shared__ bool last;
-  if (!p.early) wait_for_inputs();
+  if (!p.early) wait_for_predecessor();
   const int b = blockIdx.z, group = p.heads / p.kv_heads, g = blockIdx.x % p.kv_heads, range = blockIdx.y;
   const int first_row = (gridDim.x / p.kv_heads - 1 - blockIdx.x / p.kv_heads) * kRowsOfTile;
   const Step e = step_of(p, b);
@@ -355,13 +355,13 @@ __device__ inline void attend_rows(const AttentionParams& p) {
   tile.end = min(tile.begin + share, to);
   const bool all_old = p.early && tile.begin + (kRowStages - 1) * static_cast<int>(blockDim.x / 32) * Shape::kKeys <= e.cached;
   if (all_old) tile.start();
-  if (p.early) wait_for_inputs();
+  if (p.early) wait_for_predecessor();
   if (!all_old) tile.start();
   tile.load_query();
   __syncthreads();
   RowsState<DP> state;
   add_keys(tile, state);
-  let_next_start();
+  release_successor();
 
   // One state of the block, in place of the runs.
   float* const states = reinterpret_cast<float*>(shared + Shape::kQBytes + 64);

@@ -9,8 +9,8 @@ using namespace hotset::cuda::attn;
 template <class T>
 __device__ void simple(const AttentionParams& p) {
   __shared__ float shared[kRowSharedFloats];
-  wait_for_inputs();
-  let_next_start();
+  wait_for_predecessor();
+  release_successor();
   attend_row<T>(p, step_of(p, blockIdx.z), blockIdx.z, blockIdx.y, blockIdx.x, shared);
 }
 

@@ -49,7 +49,7 @@ __device__ inline void attend_tiles(const AttentionParams& p) {
   constexpr int kKeys = Shape::kKeys, kPieces = Shape::kPieces, kThreads = 32 * kTileWarps;
   extern __shared__ __align__(128) char shared[];
   __shared__ std::uint32_t bad_rows[Shape::kRows / 32];
-  wait_for_inputs();
+  wait_for_predecessor();
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const Step e = step_of(p, blockIdx.y);
   const RowTile rows(p, e, Shape::kRows);
@@ -174,7 +174,7 @@ __device__ inline void attend_tiles(const AttentionParams& p) {
       }
     }
   }
-  let_next_start();
+  release_successor();
 
 #pragma unroll
   for (int i = 0; i < M; ++i) piece_of[i].template write<T, DP>(p, e, b, h, first_row, warp_row + 16 * i, n_rows, scale, o[i], bad_rows);

@@ -118,7 +118,7 @@ __device__ inline void attend_wgmma(const AttentionParams& p) {
   constexpr bool kBf16 = sizeof(T) == 2 && !__is_same(T, __half);
   extern __shared__ __align__(1024) char shared[];
   __shared__ std::uint32_t bad_rows[kWgmmaRows / 32];
-  wait_for_inputs();
+  wait_for_predecessor();
   const Step e = step_of(p, blockIdx.y);
   const RowTile rows(p, e, kWgmmaRows);
   rows.clear_padding<T>(p, e, kWgmmaRows);
@@ -249,7 +249,7 @@ __device__ inline void attend_wgmma(const AttentionParams& p) {
     ++t;
   }
   for (; t < n_tiles; ++t) turn(t);
-  let_next_start();
+  release_successor();
 
   state.write<T, DP>(p, e, rows.b, rows.h, rows.first_row, warp_row, n_rows, scale, o, bad_rows);
   __syncthreads();

@@ -1,9 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the kernels of a mixture-of-experts layer share: elements, activations, rows as products take them, one weight of any form.
 #pragma once
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
-
+#include "cuda/float_types.cuh"
 #include "cuda/moe_params.h"
 
 namespace hotset::cuda::moe {
@@ -12,17 +10,6 @@ using std::uint16_t;
 using std::uint32_t;
 using std::uint64_t;
 using std::uint8_t;
-
-__device__ __forceinline__ void wait_for_predecessor() {
-#if __CUDA_ARCH__ >= 900
-  asm volatile("griddepcontrol.wait;" ::: "memory");
-#endif
-}
-__device__ __forceinline__ void let_successor_start() {
-#if __CUDA_ARCH__ >= 900
-  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
-#endif
-}
 
 __device__ __forceinline__ float bf16_bits_to_float(uint32_t bits) { return __uint_as_float(bits << 16); }
 __device__ __forceinline__ float f16_bits_to_float(uint32_t bits) { return __half2float(__ushort_as_half(static_cast<uint16_t>(bits))); }

@@ -224,7 +224,7 @@ __device__ __forceinline__ void first_product(const MoeProductParams& p) {
   for (uint32_t at = threadIdx.x * 128; at < p.n_experts * sizeof(MoeExpert); at += blockDim.x * 128)
     asm volatile("prefetch.global.L2 [%0];" ::"l"(reinterpret_cast<const uint8_t*>(p.experts) + at));
   wait_for_predecessor();
-  let_successor_start();
+  release_successor();
   const MoeGroup group = p.groups[blockIdx.y];
   if (p.n_tokens > 1 && blockIdx.y >= p.counts[0]) return;  // one row of x has as many groups as routes
   const MoeExpert& expert = p.experts[group.expert];
@@ -292,7 +292,7 @@ __device__ __forceinline__ void second_product(const MoeProductParams& p) {
       place_of[__ldcg(p.order + route)] = route;
     }
     wait_for_predecessor();
-    let_successor_start();
+    release_successor();
   };
   const uint32_t items = (p.n_tokens == 1 ? p.k : __ldcg(p.counts)) * p.parts, chunks = (p.form.k + 127) / 128;
   for (uint32_t item = warp; item < items; item += n_warps) {

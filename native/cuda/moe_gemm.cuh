@@ -145,7 +145,7 @@ __device__ __forceinline__ void grouped_product(const MoeProductParams& p, bool 
   constexpr uint32_t kPieces = kRowPitch<R> / 16, kRowsAtOnce = 256 / kPieces;
   extern __shared__ __align__(128) uint8_t shared[];
   wait_for_predecessor();
-  let_successor_start();
+  release_successor();
   if (blockIdx.x >= p.counts[1]) return;
   const uint32_t tile = p.tiles[blockIdx.x], m0 = (tile >> 16) * kTileRows;
   const MoeGroup group = p.groups[tile & 0xffff];

@@ -189,7 +189,7 @@ __device__ void prepare_x(const MoeRouterParams& p) {
 extern "C" __global__ void hotset_moe_route(const __grid_constant__ MoeRouterParams p) {
   extern __shared__ float shared[];
   wait_for_predecessor();
-  let_successor_start();
+  release_successor();
   if (blockIdx.x >= p.router_blocks) return prepare_x(p);
   const uint32_t warps = blockDim.x / 32, warp = threadIdx.x / 32, lane = threadIdx.x % 32, t = blockIdx.x * warps + warp;
   int32_t* const ids = reinterpret_cast<int32_t*>(shared + warps * p.n_experts);
@@ -219,7 +219,7 @@ extern "C" __global__ void hotset_moe_route(const __grid_constant__ MoeRouterPar
 extern "C" __global__ void hotset_moe_group(const __grid_constant__ MoeRouterParams p) {
   extern __shared__ float shared[];
   wait_for_predecessor();
-  let_successor_start();
+  release_successor();
   uint32_t* const counts = reinterpret_cast<uint32_t*>(shared);
   const uint32_t routes = p.n_tokens * p.k;
   sort_routes(p, p.ids, routes, counts);
@@ -264,12 +264,12 @@ __device__ void sum_rows(const MoeSumParams& p) {
 
 extern "C" __global__ void hotset_moe_sum(const __grid_constant__ MoeSumParams p) {
   wait_for_predecessor();
-  let_successor_start();
+  release_successor();
   sum_rows<1>(p);
 }
 // Types of 16 bits, n a multiple of 8, y at a multiple of 16.
 extern "C" __global__ void hotset_moe_sum_by_8(const __grid_constant__ MoeSumParams p) {
   wait_for_predecessor();
-  let_successor_start();
+  release_successor();
   sum_rows<8>(p);
 }

@@ -36,7 +36,7 @@ __device__ void multiply(const MoeProductParams& p, const MoeForm& f, const MoeP
 // Grid: features over warps, groups.
 extern "C" __global__ void hotset_moe_first_simple(const __grid_constant__ MoeProductParams p) {
   wait_for_predecessor();
-  let_successor_start();
+  release_successor();
   const uint32_t feature = blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32;
   if (feature >= p.inter || blockIdx.y >= p.counts[0]) return;
   const MoeGroup group = p.groups[blockIdx.y];
@@ -65,7 +65,7 @@ extern "C" __global__ void hotset_moe_first_simple(const __grid_constant__ MoePr
 // Writes rows of routes, for hotset_moe_sum.
 extern "C" __global__ void hotset_moe_second_simple(const __grid_constant__ MoeProductParams p) {
   wait_for_predecessor();
-  let_successor_start();
+  release_successor();
   const uint32_t n = blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32;
   if (n >= p.form.n || blockIdx.y >= p.counts[0]) return;
   const MoeGroup group = p.groups[blockIdx.y];
