@@ -8,87 +8,9 @@
 // The rest is that of attention_tiles.cuh.
 #pragma once
 #include "cuda/attention_tiles.cuh"
+#include "cuda/wgmma.cuh"
 
 namespace hotset::cuda::attn {
-
-// O (64, N) += P (64, 16 keys, in registers) * V (16 keys, N channels): V has its channels along rows of 128 bytes.
-template <int N, bool kBf16>
-struct WgmmaOfRows;
-#define HOTSET_WGMMA(TYPE)                                                                                                                \
-  asm volatile(                                                                                                                           \
-      "{.reg .pred p; setp.ne.b32 p, 1, 0; "                                                                                              \
-      "wgmma.mma_async.sync.aligned.m64n64k16.f32." TYPE "." TYPE                                                                         \
-      " "                                                                                                                                 \
-      "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, "                             \
-      "%22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, "                                                                               \
-      "{%32, %33, %34, %35}, %36, p, 1, 1, 1;}"                                                                                           \
-      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]), "+f"(d[8]), "+f"(d[9]),           \
-        "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]), "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), \
-        "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]), "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), \
-        "+f"(d[30]), "+f"(d[31])                                                                                                          \
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(descriptor))
-template <bool kBf16>
-struct WgmmaOfRows<64, kBf16> {
-  static __device__ __forceinline__ void run(float* d, const std::uint32_t* a, std::uint64_t descriptor) {
-    if constexpr (kBf16)
-      HOTSET_WGMMA("bf16");
-    else
-      HOTSET_WGMMA("f16");
-  }
-};
-#undef HOTSET_WGMMA
-
-#define HOTSET_WGMMA(TYPE)                                                                                                                \
-  asm volatile(                                                                                                                           \
-      "{.reg .pred p; setp.ne.b32 p, 1, 0; "                                                                                              \
-      "wgmma.mma_async.sync.aligned.m64n128k16.f32." TYPE "." TYPE                                                                        \
-      " "                                                                                                                                 \
-      "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, "                             \
-      "%22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, "                              \
-      "%42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, "                              \
-      "%62, %63}, "                                                                                                                       \
-      "{%64, %65, %66, %67}, %68, p, 1, 1, 1;}"                                                                                           \
-      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]), "+f"(d[8]), "+f"(d[9]),           \
-        "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]), "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), \
-        "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]), "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), \
-        "+f"(d[30]), "+f"(d[31]), "+f"(d[32]), "+f"(d[33]), "+f"(d[34]), "+f"(d[35]), "+f"(d[36]), "+f"(d[37]), "+f"(d[38]), "+f"(d[39]), \
-        "+f"(d[40]), "+f"(d[41]), "+f"(d[42]), "+f"(d[43]), "+f"(d[44]), "+f"(d[45]), "+f"(d[46]), "+f"(d[47]), "+f"(d[48]), "+f"(d[49]), \
-        "+f"(d[50]), "+f"(d[51]), "+f"(d[52]), "+f"(d[53]), "+f"(d[54]), "+f"(d[55]), "+f"(d[56]), "+f"(d[57]), "+f"(d[58]), "+f"(d[59]), \
-        "+f"(d[60]), "+f"(d[61]), "+f"(d[62]), "+f"(d[63])                                                                                \
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(descriptor))
-template <bool kBf16>
-struct WgmmaOfRows<128, kBf16> {
-  static __device__ __forceinline__ void run(float* d, const std::uint32_t* a, std::uint64_t descriptor) {
-    if constexpr (kBf16)
-      HOTSET_WGMMA("bf16");
-    else
-      HOTSET_WGMMA("f16");
-  }
-};
-#undef HOTSET_WGMMA
-
-// x (64, 64 keys) = Q (64, 16, in registers) * K (64 keys as rows of 16 channels), or += when kAdds.
-#define HOTSET_WGMMA(TYPE)                                                                                                                \
-  asm volatile(                                                                                                                           \
-      "{.reg .pred p; setp.ne.b32 p, %37, 0; "                                                                                            \
-      "wgmma.mma_async.sync.aligned.m64n64k16.f32." TYPE "." TYPE                                                                         \
-      " "                                                                                                                                 \
-      "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, "                             \
-      "%22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, "                                                                               \
-      "{%32, %33, %34, %35}, %36, p, 1, 1, 0;}"                                                                                           \
-      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]), "+f"(d[8]), "+f"(d[9]),           \
-        "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]), "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), \
-        "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]), "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), \
-        "+f"(d[30]), "+f"(d[31])                                                                                                          \
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(descriptor), "n"(kAdds))
-template <bool kBf16, int kAdds>
-__device__ __forceinline__ void wgmma_logits(float* d, const std::uint32_t* a, std::uint64_t descriptor) {
-  if constexpr (kBf16)
-    HOTSET_WGMMA("bf16");
-  else
-    HOTSET_WGMMA("f16");
-}
-#undef HOTSET_WGMMA
 
 __device__ inline void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 __device__ inline void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
@@ -187,9 +109,9 @@ __device__ inline void attend_wgmma(const AttentionParams& p) {
   const auto start_logits = [&](int t) {
     wgmma_fence();
     const std::uint64_t k = wgmma_descriptor(k_tiles + t % 2 * kTileBytes, 16);
-    wgmma_logits<kBf16, 0>(&x[0][0], q[0], k);
+    Wgmma<kKeys, kBf16, false, false>::run(&x[0][0], q[0], k);
 #pragma unroll
-    for (int c = 1; c < DP / 16; ++c) wgmma_logits<kBf16, 1>(&x[0][0], q[c], k + (c / 4 * kBlockBytes + c % 4 * 32) / 16);
+    for (int c = 1; c < DP / 16; ++c) Wgmma<kKeys, kBf16>::run(&x[0][0], q[c], k + (c / 4 * kBlockBytes + c % 4 * 32) / 16);
     wgmma_commit();
   };
   std::uint32_t w[kKeys / 16][4];
@@ -215,7 +137,7 @@ __device__ inline void attend_wgmma(const AttentionParams& p) {
     wgmma_fence();
     const std::uint64_t v = wgmma_descriptor(v_tiles + t % 2 * kTileBytes, kBlockBytes);
 #pragma unroll
-    for (int c = 0; c < kKeys / 16; ++c) WgmmaOfRows<DP, kBf16>::run(&o[0][0], w[c], v + c * 16 * 128 / 16);
+    for (int c = 0; c < kKeys / 16; ++c) Wgmma<DP, kBf16, true>::run(&o[0][0], w[c], v + c * 16 * 128 / 16);
     wgmma_commit();
   };
   // All warpgroups turn over all tiles together: K of t + 1 and V of t are there afterwards.
